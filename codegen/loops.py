@@ -1,0 +1,235 @@
+"""Loop IR: what a kernel computes, in no language. Emitters print it as Triton or C++.
+
+A kernel is a tuple of parts that run side by side (no part reads what another writes). Index
+arithmetic is in dims (`ir/dim.py`) over axis names, graph symbols and the names of indirect
+indices. Element expressions are trees of the classes below; equal sub-trees are equal objects, so
+an emitter names each once. A bf16 or f16 element is widened to f32 by `Load` and narrowed by
+`Store`: everything between is f32 (float64 stays float64).
+"""
+
+from dataclasses import dataclass, field
+
+from ..ir.dim import Dim
+from ..ir.types import DType, TensorType
+
+# ---- elements ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Const:
+    """A constant."""
+
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index expression (or a dim) as a value."""
+
+    value: Dim
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Load:
+    """Element `offset` of parameter `param`. `indirect` gives the symbols that are loaded values.
+
+    dtype is the widened one: f32 for a bf16 buffer.
+    """
+
+    param: int
+    offset: Dim
+    dtype: DType
+    indirect: tuple[tuple[str, "Element"], ...] = ()
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function of ir/scalar.py FUNCTIONS over elements."""
+
+    fn: str
+    args: tuple["Element", ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Conversion to dtype. A cast to bf16 or f16 rounds, and its value is f32 again."""
+
+    arg: "Element"
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Select:
+    """`then` where lhs < rhs (index expressions), else `other`. Only the chosen side may load."""
+
+    lhs: Dim
+    rhs: Dim
+    then: "Element"
+    other: "Element"
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A named result: of a reduction of this part, of an accumulator (`acc0`), of a let."""
+
+    name: str
+    dtype: DType
+
+
+Element = Const | Index | Load | Apply | Cast | Select | Ref
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write `value`, narrowed to the parameter's dtype, to element `offset` of `param`.
+
+    With `guard`, only where the element `guard` (an integer) is 0 or more.
+    """
+
+    param: int
+    offset: Dim
+    value: Element
+    indirect: tuple[tuple[str, Element], ...] = ()
+    guard: Element | None = None
+
+
+# ---- parts ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An index that runs over [0, extent). Outermost first; the last is the one of unit stride."""
+
+    name: str
+    extent: Dim
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """name = op over the reduced axis of value. op: sum max min prod any all argmax argmin.
+
+    argmax and argmin give i64 (first of equals); sums of floats accumulate in f32 (f64 for f64).
+    """
+
+    name: str
+    op: str
+    value: Element
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """For every point of `axes`: the stores."""
+
+    axes: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """For every row (point of `rows`): the phases in order, then the stores.
+
+    A phase is reductions over `axis` made in one sweep; its values may use Refs of earlier phases.
+    `lets` are per-row values (name, element) usable after the phase of the same index.
+    `row_stores` are made once a row, `stores` for every point of rows x axis.
+    """
+
+    rows: tuple[Axis, ...]
+    axis: Axis
+    phases: tuple[tuple[Reduction, ...], ...]
+    row_stores: tuple[Store, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """acc_i[b, m, n] = sum_k x[b, m, k] * w_i[b, n, k], for each w; then the stores.
+
+    `x` is over batch, m, k; each of `ws` over batch, n, k; `stats` are reductions over k of
+    elements over batch, m, k, one value a row (b, m); `stores` are over batch, m, n and use
+    Ref("acc0"), ..., and the stats' names. Accumulates in f32 (f64 for f64, i32 for i8).
+    `x_dtype` and `w_dtype` are the dtypes a matrix unit is fed with (that of the stored operand).
+    """
+
+    batch: tuple[Axis, ...]
+    m: Axis
+    n: Axis
+    k: Axis
+    x: Element
+    ws: tuple[Element, ...]
+    stats: tuple[Reduction, ...]
+    stores: tuple[Store, ...]
+    x_dtype: DType
+    w_dtype: DType
+
+
+@dataclass(frozen=True)
+class PagedAttention:
+    """The op paged_attention: parameters by number, everything else as in ir/ops/attention.py."""
+
+    q: int
+    kv: int
+    page_table: int
+    query_starts: int
+    context_lens: int
+    out: int
+    tokens: Dim  # T
+    sequences: Dim  # B
+    table_width: Dim
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    scale: float
+    window: int | None
+    softcap: float | None
+    q_offset: Dim = 0  # first element of q, and its strides: q may be a slice of a wider tensor
+    q_token_stride: Dim = 0
+    q_head_stride: Dim = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The op sample: parameters by number, see ir/ops/sampling.py."""
+
+    logits: int
+    temperature: int
+    top_k: int
+    top_p: int
+    seed: int
+    step: int
+    out: int
+    rows: Dim
+    vocab: int
+
+
+Part = Pointwise | Reduce | Contract | PagedAttention | Sample
+
+
+@dataclass(frozen=True)
+class Param:
+    """A buffer a kernel is given. `layout` as in ir.program.Buffer; offsets in Load and Store are
+    of the plain row-major layout unless lowering already applied the packed one.
+    """
+
+    type: TensorType
+    is_written: bool
+    layout: str = "plain"
+
+
+@dataclass(frozen=True)
+class LoopKernel:
+    """A kernel before a schedule: its parts, parameters and the graph symbols it reads.
+
+    `multiples` are proved facts about sizes, for alignment: symbol -> multiple.
+    """
+
+    params: tuple[Param, ...]
+    parts: tuple[Part, ...]
+    symbols: tuple[str, ...]
+    template: str
+    hints: dict[str, int] = field(default_factory=dict, hash=False)

@@ -1,0 +1,352 @@
+"""Dims: integer polynomials over declared symbols, in one canonical form.
+
+Invariant: a constant dim is a Python `int`; anything else is an `Expr`, kept expanded and sorted,
+so two dims that are equal as polynomials are equal as objects. Division, remainder, minimum and
+maximum of things that do not simplify are opaque atoms of the polynomial.
+"""
+
+from __future__ import annotations  # the type of a dim refers to itself
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+from typing import TypeAlias
+
+PRECEDENCE_SUM, PRECEDENCE_PRODUCT, PRECEDENCE_ATOM = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A declared symbol: every value it takes is in [lo, hi] and divisible by `multiple`."""
+
+    name: str
+    lo: int = 1
+    hi: int | None = None
+    multiple: int = 1
+    hint: int | None = None  # a likely value: steers schedules, never correctness
+
+
+@dataclass(frozen=True)
+class Call:
+    """floordiv, mod, min or max of two dims: an atom."""
+
+    op: str
+    args: tuple[Dim, Dim]
+
+    def __str__(self) -> str:
+        a, b = self.args
+        if self.op == "floordiv":
+            return f"({a})//{_text(b, PRECEDENCE_ATOM)}"
+        if self.op == "mod":
+            return f"({a})%{_text(b, PRECEDENCE_ATOM)}"
+        return f"{self.op}({a}, {b})"
+
+
+class Expr:
+    """A non-constant integer polynomial. Build with `symbol()` and Python operators."""
+
+    __slots__ = ("_hash", "_text", "terms")
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]):
+        self.terms = terms
+        self._hash = hash(terms)
+        self._text: str | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
+
+    def __add__(self, other: Dim) -> Dim:
+        return _from_terms(_terms(self) + _terms(other))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + other * -1
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return other + self * -1
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _product(self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return mod(self, other)
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _sum_text(self)
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Dim({self})"
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"dim {self} has no truth value: ask Facts.proved_* or compare with ==")
+
+
+Dim: TypeAlias = int | Expr
+Atom: TypeAlias = str | Call
+Monomial: TypeAlias = tuple[tuple[Atom, int], ...]  # ((atom, power), ...), by the atom's text
+
+
+def symbol(name: str) -> Expr:
+    """The dim that is the symbol `name`. The only way to make one."""
+    if not name.isidentifier() or name in ("min", "max"):
+        raise ValueError(f"{name!r} is not a name for a symbol")
+    return Expr((((((name, 1),)), 1),))
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """The quotient rounded towards minus infinity; exact parts are divided out."""
+    if b == 1:
+        return a
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if isinstance(b, int):
+        # (b*p + r) // b == p + r // b holds for every integer p and r
+        whole = [(m, c // b) for m, c in _terms(a) if c % b == 0]
+        rest = [(m, c) for m, c in _terms(a) if c % b]
+        if not rest:
+            return _from_terms(whole)
+        if whole:
+            return _from_terms(whole) + floordiv(_from_terms(rest), b)
+        common = gcd(b, *(c for _, c in rest))
+        if common > 1:
+            return floordiv(_from_terms([(m, c // common) for m, c in rest]), b // common)
+        (monomial, coefficient), *others = rest
+        if not others and coefficient == 1 and len(monomial) == 1:
+            atom, power = monomial[0]  # (x // p) // q == x // (p*q)
+            if power == 1 and isinstance(atom, Call) and atom.op == "floordiv":
+                if isinstance(atom.args[1], int):
+                    return floordiv(atom.args[0], atom.args[1] * b)
+    else:
+        exact = _divide_exactly(a, b)
+        if exact is not None:
+            return exact
+    return _atom(Call("floordiv", (a, b)))
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    """The quotient rounded up, for b > 0."""
+    return floordiv(a + b - 1, b)
+
+
+def mod(a: Dim, b: Dim) -> Dim:
+    """a - b * (a // b)."""
+    if b == 1:
+        return 0
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    if isinstance(b, int):
+        rest = _from_terms([(m, c % b) for m, c in _terms(a) if c % b])
+        if isinstance(rest, int):
+            return rest % b
+        return _atom(Call("mod", (rest, b)))
+    if _divide_exactly(a, b) is not None:
+        return 0
+    return _atom(Call("mod", (a, b)))
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    """The smaller of two dims."""
+    return _extremum("min", a, b)
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    """The larger of two dims."""
+    return _extremum("max", a, b)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dims; 1 when there are none."""
+    total: Dim = 1
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+def symbols_of(dim: Dim) -> frozenset[str]:
+    """Names of the symbols in `dim`."""
+    return frozenset() if isinstance(dim, int) else _symbols_of(dim)
+
+
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with symbols replaced; names missing from `values` stay."""
+    if isinstance(dim, int) or not (symbols_of(dim) & values.keys()):
+        return dim
+    total: Dim = 0
+    for monomial, coefficient in dim.terms:
+        term: Dim = coefficient
+        for atom, power in monomial:
+            factor = _substitute_atom(atom, values)
+            for _ in range(power):
+                term = term * factor
+        total = total + term
+    return total
+
+
+def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
+    """The number `dim` is under `values`; KeyError names a symbol that has none."""
+    result = substitute(dim, values)
+    if isinstance(result, int):
+        return result
+    raise KeyError(", ".join(sorted(symbols_of(result))))
+
+
+def compile_dims(dims: Iterable[Dim], names: Iterable[str]) -> Callable[..., tuple[int, ...]]:
+    """A Python function of the symbols `names` (positional ints) that returns all `dims`.
+
+    The source is made from our own expressions, never from text of a file.
+    """
+    names = list(names)
+    body = ", ".join(_python(dim) for dim in dims)
+    scope: dict[str, object] = {"min": min, "max": max}
+    exec(f"def bind({', '.join(names)}):\n    return ({body}{',' if body else ''})\n", scope)
+    return scope["bind"]  # type: ignore[return-value]
+
+
+# ---- canonical form ------------------------------------------------------------------------
+
+
+def _terms(dim: Dim) -> list[tuple[Monomial, int]]:
+    if isinstance(dim, int):
+        return [((), dim)] if dim else []
+    return list(dim.terms)
+
+
+def _key(monomial: Monomial) -> tuple[int, str]:
+    # higher degree first, then by text: the order in which terms print
+    return -sum(p for _, p in monomial), "*".join(f"{a}^{p}" for a, p in monomial)
+
+
+def _from_terms(terms: list[tuple[Monomial, int]]) -> Dim:
+    total: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        total[monomial] = total.get(monomial, 0) + coefficient
+    kept = [(m, c) for m, c in total.items() if c]
+    if not kept:
+        return 0
+    if len(kept) == 1 and kept[0][0] == ():
+        return kept[0][1]
+    return Expr(tuple(sorted(kept, key=lambda term: _key(term[0]))))
+
+
+@lru_cache(maxsize=65536)
+def _product(a: Expr, b: Dim) -> Dim:
+    return _from_terms([(_merge(m, n), c * d) for m, c in _terms(a) for n, d in _terms(b)])
+
+
+def _merge(a: Monomial, b: Monomial) -> Monomial:
+    powers: dict[Atom, int] = dict(a)
+    for atom, power in b:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items(), key=lambda pair: str(pair[0])))
+
+
+def _atom(call: Call) -> Expr:
+    return Expr(((((call, 1),), 1),))
+
+
+def _divide_exactly(a: Dim, b: Dim) -> Dim | None:
+    """a / b when b is a single term that divides every term of a."""
+    divisor = _terms(b)
+    if len(divisor) != 1:
+        return 1 if a == b else None
+    (monomial, coefficient) = divisor[0]
+    quotient = []
+    for m, c in _terms(a):
+        powers = dict(m)
+        for atom, power in monomial:
+            powers[atom] = powers.get(atom, 0) - power
+        if c % coefficient or min(powers.values(), default=0) < 0:
+            return None
+        kept = tuple(sorted(((x, p) for x, p in powers.items() if p), key=lambda q: str(q[0])))
+        quotient.append((kept, c // coefficient))
+    return _from_terms(quotient)
+
+
+def _extremum(op: str, a: Dim, b: Dim) -> Dim:
+    difference = a - b
+    if isinstance(difference, int):
+        return b if (difference > 0) == (op == "min") else a
+    first, second = sorted((a, b), key=str)
+    return _atom(Call(op, (first, second)))
+
+
+def _substitute_atom(atom: Atom, values: Mapping[str, Dim]) -> Dim:
+    if isinstance(atom, str):
+        return values[atom] if atom in values else symbol(atom)
+    a, b = (substitute(arg, values) for arg in atom.args)
+    return CALLS[atom.op](a, b)
+
+
+CALLS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "floordiv": floordiv,
+    "mod": mod,
+    "min": minimum,
+    "max": maximum,
+}
+
+
+@lru_cache(maxsize=65536)
+def _symbols_of(dim: Expr) -> frozenset[str]:
+    names: set[str] = set()
+    for monomial, _ in dim.terms:
+        for atom, _ in monomial:
+            if isinstance(atom, str):
+                names.add(atom)
+            else:
+                names.update(*(symbols_of(arg) for arg in atom.args))
+    return frozenset(names)
+
+
+# ---- text ----------------------------------------------------------------------------------
+
+
+def _text(dim: Dim, precedence: int) -> str:
+    text = str(dim)
+    if isinstance(dim, int):
+        return f"({text})" if dim < 0 else text
+    single = len(dim.terms) == 1
+    is_atom = single and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1
+    bare = is_atom and dim.terms[0][0][0][1] == 1 and isinstance(dim.terms[0][0][0][0], str)
+    if precedence == PRECEDENCE_ATOM:
+        return text if bare else f"({text})"
+    return text if single or precedence == PRECEDENCE_SUM else f"({text})"
+
+
+def _sum_text(dim: Expr) -> str:
+    parts = []
+    for monomial, coefficient in dim.terms:
+        factors = [
+            str(atom) if isinstance(atom, str) else _call_factor(atom, alone=len(dim.terms) == 1)
+            for atom, power in monomial
+            for _ in range(power)
+        ]
+        if abs(coefficient) != 1 or not factors:
+            factors.insert(0, str(abs(coefficient)))
+        parts.append(("-" if coefficient < 0 else "+", "*".join(factors)))
+    sign, first = parts[0]
+    return ("-" if sign == "-" else "") + first + "".join(f" {s} {t}" for s, t in parts[1:])
+
+
+def _call_factor(call: Call, alone: bool) -> str:
+    text = str(call)
+    return text if call.op in ("min", "max") else f"({text})"
+
+
+def _python(dim: Dim) -> str:
+    return str(dim)  # the text of a dim is also a Python expression

@@ -1,0 +1,103 @@
+"""Parser of dims: `sum := product (('+'|'-') product)*`, with `*`, `//`, `%`, `min`, `max`, `ceildiv`.
+
+Text never reaches `eval`: only names, integers and the operators above are read.
+"""
+
+import re
+
+from .dim import Dim, ceildiv, floordiv, maximum, minimum, mod, symbol
+from .errors import ParseError
+
+_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|(//|[-+*%(),]))")
+_FUNCTIONS = {"min": minimum, "max": maximum, "ceildiv": ceildiv}
+MAX_NESTING = 64  # a dim of a real model nests under 10; deeper text is hostile
+
+
+def parse_dim(text: str) -> Dim:
+    """Read a dim as `str` prints it. Raises ParseError with the column."""
+    parser = _Parser(text)
+    dim = parser.sum()
+    parser.expect_end()
+    return dim
+
+
+class _Parser:
+    def __init__(self, text: str):
+        self.text, self.at, self.depth = text, 0, 0
+        self.tokens: list[tuple[str, int]] = []
+        end = len(text.rstrip())
+        while self.at < end:
+            match = _TOKEN.match(text, self.at)
+            if match is None:
+                raise self.error("unexpected character", self.at)
+            self.tokens.append((match.group().strip(), match.start() + 1))
+            self.at = match.end()
+        self.index = 0
+
+    def error(self, what: str, column: int) -> ParseError:
+        return ParseError(f"dim {self.text!r}: {what} at column {column + 1}")
+
+    def peek(self) -> str:
+        return self.tokens[self.index][0] if self.index < len(self.tokens) else ""
+
+    def take(self, expected: str | None = None) -> str:
+        token = self.peek()
+        if not token or (expected is not None and token != expected):
+            column = self.tokens[self.index][1] if token else len(self.text)
+            raise self.error(f"expected {expected or 'a dim'}, found {token or 'the end'}", column)
+        self.index += 1
+        return token
+
+    def expect_end(self) -> None:
+        if self.peek():
+            raise self.error(f"unexpected {self.peek()!r}", self.tokens[self.index][1])
+
+    def sum(self) -> Dim:
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise self.error(f"nested deeper than {MAX_NESTING}", 0)
+        negative = self.peek() == "-"
+        if negative:
+            self.take()
+        total = self.product()
+        total = -total if negative else total
+        while self.peek() in ("+", "-"):
+            minus = self.take() == "-"
+            term = self.product()
+            total = total - term if minus else total + term
+        self.depth -= 1
+        return total
+
+    def product(self) -> Dim:
+        total = self.atom()
+        while self.peek() in ("*", "//", "%"):
+            operator = self.take()
+            factor = self.atom()
+            if operator != "*" and factor == 0:
+                raise self.error("division by zero", 0)
+            if operator == "*":
+                total = total * factor
+            else:
+                total = floordiv(total, factor) if operator == "//" else mod(total, factor)
+        return total
+
+    def atom(self) -> Dim:
+        token = self.take()
+        if token.isdigit():
+            if len(token) > 18:
+                raise self.error("a number over 18 digits", 0)
+            return int(token)
+        if token == "(":
+            inner = self.sum()
+            self.take(")")
+            return inner
+        if token in _FUNCTIONS:
+            self.take("(")
+            a = self.sum()
+            self.take(",")
+            b = self.sum()
+            self.take(")")
+            return _FUNCTIONS[token](a, b)
+        if token.isidentifier():
+            return symbol(token)
+        raise self.error(f"unexpected {token!r}", self.tokens[self.index - 1][1])

@@ -1,0 +1,82 @@
+"""The errors a caller may meet, one class for each thing the caller can do about it."""
+
+
+class TilewrightError(Exception):
+    """Base of every error we raise on purpose.
+
+    A message has four parts: what is wrong, where, the facts that disagree, and what to do. Pass
+    the first as `what`, the others by name; each is optional but for `what`.
+    """
+
+    def __init__(self, what: str, *, where: str = "", facts: str = "", fix: str = ""):
+        self.what, self.where, self.facts, self.fix = what, where, facts, fix
+        lines = [what]
+        if where:
+            lines.append(f"  at {where}")
+        lines += [f"  {line}" for part in (facts, fix) if part for line in part.splitlines()]
+        super().__init__("\n".join(lines))
+
+    @property
+    def kind(self) -> str:
+        """The class name: what a command line prints before the message."""
+        return type(self).__name__
+
+
+class UnsupportedOp(TilewrightError):
+    """The model uses operations we cannot import; the message lists all of them."""
+
+
+class UnsupportedModel(TilewrightError):
+    """The model's structure (not one op) cannot be compiled: control flow, mixing of tokens."""
+
+
+class ShapeError(TilewrightError):
+    """Shapes or dtypes of operands or of the caller's inputs disagree."""
+
+
+class DimError(TilewrightError):
+    """A dim is outside its declared range, or cannot be bound from the inputs."""
+
+
+class ParseError(TilewrightError):
+    """Text of the IR, of a dim or of a pipeline is malformed; names line and column."""
+
+
+class VerifyError(TilewrightError):
+    """A graph breaks an invariant; a bug of the pass that made it, or of hand-written text."""
+
+
+class PassError(TilewrightError):
+    """No such pass, a bad pass option, or a pass that cannot do its work on this graph."""
+
+
+class BuildError(TilewrightError):
+    """A compiler is missing or failed; carries its own words and the path of the source."""
+
+
+class ArtifactError(TilewrightError):
+    """A stored program is damaged, of another version, or for another device."""
+
+
+class CheckpointError(TilewrightError):
+    """A model file or folder is missing, truncated, or not a model we can read."""
+
+
+class DeviceError(TilewrightError):
+    """The device asked for is absent, or lacks what the program needs."""
+
+
+class OutOfMemory(TilewrightError):
+    """A buffer could not be had; says how much was needed and how much there was."""
+
+
+class OutOfPages(TilewrightError):
+    """The KV pool cannot hold what one sequence alone needs."""
+
+
+class RequestError(TilewrightError):
+    """A generation request is invalid: empty or too long a prompt, a bad sampling parameter."""
+
+
+class OptionError(TilewrightError):
+    """An option, switch or setting is unknown or has a value out of its domain."""

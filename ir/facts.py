@@ -1,0 +1,151 @@
+"""What is known of dims, from the declared ranges of their symbols.
+
+Two questions only: *proved* (true for every value in range; safe to rely on) and *hint* (a likely
+value; steers cost, never correctness). There is no query that adds a guard.
+"""
+
+from collections.abc import Mapping
+from math import gcd
+from typing import TypeAlias
+
+from .dim import Atom, Call, Dim, Expr, Monomial, Symbol, evaluate, symbols_of
+from .errors import DimError
+
+Bounds: TypeAlias = tuple[int | None, int | None]  # None is unbounded on that side
+
+DEFAULT_HINT = 64  # for a symbol with neither hint nor upper bound
+
+
+class Facts:
+    """Queries over dims whose symbols are declared in `symbols`."""
+
+    def __init__(self, symbols: Mapping[str, Symbol]):
+        self.symbols = dict(symbols)
+        self._bounds: dict[Expr, Bounds] = {}
+
+    def bounds(self, dim: Dim) -> Bounds:
+        """An interval that holds every value of `dim` (not always the smallest one)."""
+        if isinstance(dim, int):
+            return dim, dim
+        if dim not in self._bounds:
+            total: Bounds = (0, 0)
+            for monomial, coefficient in dim.terms:
+                total = _add(total, _scale(self._monomial(monomial), coefficient))
+            self._bounds[dim] = total
+        return self._bounds[dim]
+
+    def proved_le(self, a: Dim, b: Dim) -> bool:
+        """True when a <= b for every value in range; False means not proved."""
+        low = self.bounds(b - a)[0]
+        return low is not None and low >= 0
+
+    def proved_lt(self, a: Dim, b: Dim) -> bool:
+        """True when a < b for every value in range."""
+        return self.proved_le(a + 1, b)
+
+    def proved_eq(self, a: Dim, b: Dim) -> bool:
+        """True when a == b always: equal as polynomials, or both pinned to one value."""
+        return a == b or self.bounds(a - b) == (0, 0)
+
+    def proved_ne(self, a: Dim, b: Dim) -> bool:
+        """True when a differs from b for every value in range."""
+        return self.proved_lt(a, b) or self.proved_lt(b, a)
+
+    def proved_multiple(self, dim: Dim, k: int) -> bool:
+        """True when k divides `dim` for every value in range."""
+        return self.multiple(dim) % k == 0
+
+    def multiple(self, dim: Dim) -> int:
+        """The largest divisor of `dim` that we can prove; 0 for the dim 0."""
+        if isinstance(dim, int):
+            return abs(dim)
+        result = 0
+        for monomial, coefficient in dim.terms:
+            factor = abs(coefficient)
+            for atom, power in monomial:
+                if isinstance(atom, str):
+                    factor *= self._declared(atom).multiple ** power
+            result = gcd(result, factor)
+        return result
+
+    def hint(self, dim: Dim) -> int:
+        """A likely value of `dim`."""
+        return evaluate(dim, {name: self._hint(name) for name in symbols_of(dim)})
+
+    def _hint(self, name: str) -> int:
+        symbol = self._declared(name)
+        if symbol.hint is not None:
+            return symbol.hint
+        wish = max(symbol.lo, DEFAULT_HINT)
+        return wish if symbol.hi is None else min(symbol.hi, wish)
+
+    def _declared(self, name: str) -> Symbol:
+        if name not in self.symbols:
+            raise DimError(
+                f"symbol {name!r} is not declared",
+                facts=f"declared: {', '.join(self.symbols) or 'none'}",
+                fix=f"declare it: dim {name} in [1, ]",
+            )
+        return self.symbols[name]
+
+    def _monomial(self, monomial: Monomial) -> Bounds:
+        result: Bounds = (1, 1)
+        for atom, power in monomial:
+            for _ in range(power):
+                result = _multiply(result, self._atom(atom))
+        return result
+
+    def _atom(self, atom: Atom) -> Bounds:
+        if isinstance(atom, str):
+            symbol = self._declared(atom)
+            return symbol.lo, symbol.hi
+        return self._call(atom)
+
+    def _call(self, call: Call) -> Bounds:
+        (a_low, a_high), (b_low, b_high) = (self.bounds(arg) for arg in call.args)
+        if call.op == "min":
+            highs = [x for x in (a_high, b_high) if x is not None]
+            low = None if a_low is None or b_low is None else min(a_low, b_low)
+            return low, min(highs) if highs else None
+        if call.op == "max":
+            lows = [x for x in (a_low, b_low) if x is not None]
+            high = None if a_high is None or b_high is None else max(a_high, b_high)
+            return max(lows) if lows else None, high
+        if b_low is None or b_low <= 0:
+            return None, None
+        if call.op == "mod":
+            high = None if b_high is None else b_high - 1
+            if a_low is not None and a_low >= 0 and a_high is not None:
+                high = a_high if high is None else min(high, a_high)
+            return 0, high
+        corners = [x // b_low for x in (a_low, a_high) if x is not None]
+        if b_high is not None:
+            corners += [x // b_high for x in (a_low, a_high) if x is not None]
+        low = None if a_low is None else min(corners + ([0] if a_low >= 0 and b_high is None else []))
+        if a_low is not None and a_low < 0 and b_high is None:
+            low = a_low // b_low
+        high = None if a_high is None else max([*corners, 0] if b_high is None else corners)
+        return low, high
+
+
+def _add(a: Bounds, b: Bounds) -> Bounds:
+    low = None if a[0] is None or b[0] is None else a[0] + b[0]
+    high = None if a[1] is None or b[1] is None else a[1] + b[1]
+    return low, high
+
+
+def _scale(a: Bounds, k: int) -> Bounds:
+    low, high = a if k > 0 else (a[1], a[0])
+    return None if low is None else low * k, None if high is None else high * k
+
+
+def _multiply(a: Bounds, b: Bounds) -> Bounds:
+    if a == (1, 1):
+        return b
+    if a[0] is not None and b[0] is not None and a[0] >= 0 and b[0] >= 0:
+        high = None if a[1] is None or b[1] is None else a[1] * b[1]
+        return a[0] * b[0], high
+    if None in (*a, *b):
+        return None, None
+    corners = [x * y for x in a for y in b if x is not None and y is not None]
+    return min(corners), max(corners)

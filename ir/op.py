@@ -1,0 +1,165 @@
+"""How an op is declared, once: see `ir/ops/` for the declarations.
+
+The Python signature is the declaration: positional parameters are operands (`*parts` any number,
+`mask=None` optional), keyword-only ones are attributes with their types. The body is the type
+rule: it gets `TensorType`s and returns one, or a tuple when the op has several results.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .errors import UnsupportedOp
+from .types import TensorType
+
+REQUIRED = inspect.Parameter.empty
+
+# What fusion may assume of an op:
+#   elementwise  out[i] depends on in[i] (after broadcasting) only
+#   view         a renaming of indices, no arithmetic
+#   source       no tensor operand (iota, full)
+#   reduce       collapses axes;  scan  a running reduction
+#   gather       an index decides which element is read
+#   contract     sums of products;  attention  a composite around two contractions
+#   composite    must be decomposed before code is generated
+#   state        consumes a state and returns its new value
+#   sample       one row of scores to one choice
+KINDS = frozenset(
+    "elementwise view source reduce scan gather contract attention composite state sample".split()
+)
+
+
+@dataclass(eq=False)
+class Op:
+    """A declared op. Compare by identity; `OPS` maps names to ops."""
+
+    name: str
+    kind: str
+    doc: str
+    operands: tuple[str, ...]
+    num_optional: int
+    is_variadic: bool
+    attrs: Mapping[str, tuple[Any, Any]]  # name -> (annotation, default or REQUIRED)
+    rule: Callable[..., TensorType | tuple[TensorType, ...]]
+    scalar: str | None = None  # the value of one element, in the language of ir/scalar.py
+    reference: Callable[..., Any] | None = None
+    decomposition: Callable[..., Any] | None = None
+    state_operand: int | None = None  # which operand is consumed and returned, kind "state" only
+    samples: list[Callable[..., Any]] = field(default_factory=list)
+
+    def set_reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: NumPy implementation. Takes arrays and attributes, gives array or tuple."""
+        self.reference = function
+        return function
+
+    def set_decomposition(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the same value in simpler ops; takes a Builder, operands and attributes."""
+        self.decomposition = function
+        return function
+
+    def check_arity(self, count: int) -> str | None:
+        """What is wrong with `count` operands, None when nothing is."""
+        if self.is_variadic:
+            return None if count >= 1 else "needs at least one operand"
+        least = len(self.operands) - self.num_optional
+        if least <= count <= len(self.operands):
+            return None
+        expected = str(least) if not self.num_optional else f"{least} to {len(self.operands)}"
+        return f"takes {expected} operands ({', '.join(self.operands)}), got {count}"
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+OPS: dict[str, Op] = {}
+
+
+def op(function: Callable | None = None, *, kind: str = "", scalar: str | None = None):
+    """Decorator that declares an op; see the module docstring.
+
+    `scalar` makes the op elementwise and complete: its value, reference and generated code all
+    come from that expression.
+    """
+
+    def declare(rule: Callable) -> Op:
+        resolved = kind or ("elementwise" if scalar else "")
+        if resolved not in KINDS:
+            raise ValueError(f"op {rule.__name__}: kind {resolved!r} is not one of {sorted(KINDS)}")
+        name = rule.__name__.rstrip("_")
+        operands, optional, variadic, attrs = [], 0, False, {}
+        for parameter in inspect.signature(rule).parameters.values():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                attrs[parameter.name] = (parameter.annotation, parameter.default)
+            else:
+                variadic = variadic or parameter.kind is parameter.VAR_POSITIONAL
+                optional += parameter.default is None
+                operands.append(parameter.name)
+        declared = Op(
+            name=name,
+            kind=resolved,
+            doc=inspect.getdoc(rule) or "",
+            operands=tuple(operands),
+            num_optional=optional,
+            is_variadic=variadic,
+            attrs=attrs,
+            rule=rule,
+            scalar=scalar,
+            state_operand=0 if resolved == "state" else None,
+        )
+        if name in OPS:
+            raise ValueError(f"op {name} is declared twice")
+        OPS[name] = declared
+        return declared
+
+    return declare(function) if function is not None else declare
+
+
+def get_op(name: str) -> Op:
+    """The op called `name`; UnsupportedOp suggests near names."""
+    if name not in OPS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, OPS, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see docs/ops.md for the list"
+        raise UnsupportedOp(f"no op named {name!r}", fix=hint)
+    return OPS[name]
+
+
+def broadcast(*types: TensorType) -> TensorType:
+    """The common type of operands under NumPy broadcasting; dtypes must be equal."""
+    if any(t.dtype != types[0].dtype for t in types):
+        raise TypeError(f"dtypes differ: {', '.join(str(t) for t in types)}; cast one of them")
+    return types[0].with_shape(broadcast_shapes(*(t.shape for t in types)))
+
+
+def broadcast_shapes(*shapes: Sequence) -> tuple:
+    """NumPy broadcasting of shapes; a dim that is not the literal 1 is never taken for 1."""
+    rank = max(len(shape) for shape in shapes)
+    result = []
+    for axis in range(rank):
+        dim: Any = 1
+        for shape in shapes:
+            at = axis - rank + len(shape)
+            other = shape[at] if at >= 0 else 1
+            if dim == 1:
+                dim = other
+            elif other != 1 and other != dim:
+                shown = ", ".join(f"[{', '.join(map(str, s))}]" for s in shapes)
+                raise TypeError(f"shapes {shown} do not broadcast: {dim} and {other}")
+        result.append(dim)
+    return tuple(result)
+
+
+def normalize_axis(axis: int, rank: int) -> int:
+    """`axis` counted from the front; TypeError when there is no such axis."""
+    if not -rank <= axis < rank:
+        raise TypeError(f"axis {axis} of a value of rank {rank}")
+    return axis % rank
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A NumPy array of whatever a reference returned."""
+    return np.asarray(value)

@@ -1,0 +1,13 @@
+"""Every op of the IR, declared once, in families. Importing this package declares them all."""
+
+from . import (  # noqa: F401
+    attention,
+    composite,
+    contract,
+    elementwise,
+    index,
+    reduce,
+    sampling,
+    source,
+    view,
+)

@@ -1,0 +1,211 @@
+"""Attention, dense and over the paged KV cache."""
+
+import numpy as np
+
+from ..op import broadcast_shapes, op
+from ..types import TensorType, bool_
+
+
+@op(kind="attention")
+def attention(
+    q,
+    k,
+    v,
+    mask=None,
+    *,
+    scale: float,
+    is_causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+):
+    """softmax(cap(scale * q k^T) + mask) v. q: [..., H, S, D], k: [..., G, T, D], v: [..., G, T, Dv].
+
+    H is a multiple of G: query head h reads KV head h // (H / G). is_causal lets query i of S see
+    keys up to i + T - S. window w lets it see only the last w of those. softcap c replaces a score
+    s by c * tanh(s / c). mask broadcasts to [..., H, S, T]: bool (true: seen) or added to scores.
+    A query that sees nothing gives 0. Vaswani et al., 2017, eq. 1; scores and sums in float32.
+    """
+    if min(q.rank, k.rank, v.rank) < 3 or not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"q is {q}, k is {k}, v is {v}: need one dtype and rank 3 or more")
+    if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-3] != k.shape[:-3]:
+        raise TypeError(f"q is {q}, k is {k}, v is {v}: batch, key length or head size differ")
+    heads, kv_heads = q.shape[-3], k.shape[-3]
+    if not (isinstance(heads, int) and isinstance(kv_heads, int)) or heads % kv_heads:
+        raise TypeError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
+    if mask is not None:
+        scores = (*q.shape[:-1], k.shape[-2])
+        if broadcast_shapes(mask.shape, scores) != scores:
+            raise TypeError(f"mask is {mask}: does not broadcast to [{', '.join(map(str, scores))}]")
+        if mask.dtype not in (bool_, q.dtype):
+            raise TypeError(f"mask is {mask}: must be bool or {q.dtype}")
+    return q.with_shape((*q.shape[:-1], v.shape[-1]))
+
+
+@attention.set_reference
+def _(q, k, v, mask=None, *, scale, is_causal, window, softcap):
+    group = q.shape[-3] // k.shape[-3]
+    k, v = np.repeat(k, group, -3), np.repeat(v, group, -3)
+    scores = q @ np.swapaxes(k, -1, -2) * q.dtype.type(scale)
+    queries, keys = scores.shape[-2:]
+    position = np.arange(queries)[:, None] + (keys - queries)
+    return masked_softmax(
+        scores, visible(position, np.arange(keys)[None, :], is_causal, window), mask, softcap
+    ) @ v
+
+
+def visible(position, key, is_causal: bool, window: int | None):
+    """Which keys a query at `position` sees, by the causal rule and the window."""
+    seen = np.broadcast_to(np.True_, np.broadcast_shapes(position.shape, key.shape))
+    if is_causal:
+        seen = seen & (key <= position)
+    if window is not None:
+        seen = seen & (key > position - window)
+    return seen
+
+
+def masked_softmax(scores, seen, mask, softcap: float | None):
+    """Rows of weights; a row that sees nothing is 0."""
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
+    if mask is not None and mask.dtype != np.bool_:
+        scores = scores + mask
+    elif mask is not None:
+        seen = seen & mask
+    scores = np.where(seen, scores, -np.inf)
+    top = scores.max(-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - np.where(np.isneginf(top), 0, top))
+    total = weights.sum(-1, keepdims=True)
+    return weights / np.where(total == 0, 1, total)
+
+
+@attention.set_decomposition
+def _(b, q, k, v, mask=None, *, scale, is_causal, window, softcap):
+    heads, kv_heads = q.shape[-3], k.shape[-3]
+    if heads != kv_heads:
+        k, v = (_repeat_heads(b, x, heads // kv_heads) for x in (k, v))
+    dtype = q.dtype
+    scores = b.mul(b.matmul(q, k, transpose_w=True), b.constant(scale, dtype))
+    if softcap is not None:
+        cap = b.constant(softcap, dtype)
+        scores = b.mul(b.tanh(b.div(scores, cap)), cap)
+    queries, keys = q.shape[-2], k.shape[-2]
+    seen = None
+    if is_causal or window is not None:
+        position = b.reshape(b.iota(length=queries, start=keys - queries), shape=(queries, 1))
+        key = b.reshape(b.iota(length=keys), shape=(1, keys))
+        if is_causal:
+            seen = b.le(key, position)
+        if window is not None:
+            near = b.gt(key, b.sub(position, b.constant(window, position.dtype)))
+            seen = near if seen is None else b.and_(seen, near)
+    if mask is not None and mask.dtype != bool_:
+        scores = b.add(scores, mask)
+    elif mask is not None:
+        seen = mask if seen is None else b.and_(mask, seen)
+    if seen is None and mask is None:
+        return b.matmul(b.softmax(scores, axis=-1), v)
+    return b.matmul(_softmax_of_seen(b, scores, seen), v)
+
+
+def _softmax_of_seen(b, scores, seen):
+    """Softmax in which a row without a visible key gives 0, not NaN."""
+    dtype = scores.dtype
+    nothing = b.constant(float("-inf"), dtype)
+    if seen is not None:
+        scores = b.where(seen, scores, nothing)
+    top = b.max(scores, axes=(-1,), keepdims=True)
+    zero = b.constant(0.0, dtype)
+    e = b.exp(b.sub(scores, b.where(b.eq(top, nothing), zero, top)))
+    total = b.sum(e, axes=(-1,), keepdims=True)
+    return b.div(e, b.where(b.eq(total, zero), b.constant(1.0, dtype), total))
+
+
+def _repeat_heads(b, x, group: int):
+    *batch, kv_heads, keys, size = x.shape
+    grouped = b.reshape(x, shape=(*batch, kv_heads, 1, keys, size))
+    wide = b.broadcast_to(grouped, shape=(*batch, kv_heads, group, keys, size))
+    return b.reshape(wide, shape=(*batch, kv_heads * group, keys, size))
+
+
+@op(kind="state")
+def kv_append(kv, k, v, slots):
+    """The pool with the keys and values of T new tokens written at their slots.
+
+    kv: [pages, 2, G, W, D] (see KVLayout); k, v: [T, G, D]; slots: [T] integers, page * W + offset.
+    A negative slot writes nothing. Slots must differ. The pool's dtype may be narrower than k's.
+    """
+    if kv.rank != 5 or k.rank != 3 or k != v or slots.rank != 1:
+        raise TypeError(f"kv is {kv}, k is {k}, v is {v}, slots is {slots}: see KVLayout")
+    if (kv.shape[2], kv.shape[4]) != k.shape[1:] or slots.shape[0] != k.shape[0]:
+        raise TypeError(f"kv is {kv}, k is {k}, slots is {slots}: heads, size or tokens differ")
+    return kv
+
+
+@kv_append.set_reference
+def _(kv, k, v, slots):
+    kv = kv.copy()
+    keep = slots >= 0
+    page, offset = np.divmod(slots[keep], kv.shape[3])
+    kv[page, 0, :, offset] = k[keep]
+    kv[page, 1, :, offset] = v[keep]
+    return kv
+
+
+@op(kind="attention")
+def paged_attention(
+    q,
+    kv,
+    page_table,
+    query_starts,
+    context_lens,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+):
+    """Causal attention of T new tokens, of B sequences laid end to end, over their cached pages.
+
+    q: [T, H, D]; kv: [pages, 2, G, W, D], the new tokens already appended; page_table:
+    [B, max_pages], the pages of a sequence in order; query_starts: [B + 1], tokens
+    [query_starts[i], query_starts[i + 1]) are of sequence i (rows past query_starts[B] are
+    padding: their output is unspecified); context_lens: [B], tokens in the cache, new ones
+    included. A new token sees the cached tokens up to itself, the last `window` of them only when
+    given. -> [T, H, D].
+    """
+    if q.rank != 3 or kv.rank != 5 or page_table.rank != 2:
+        raise TypeError(f"q is {q}, kv is {kv}, page_table is {page_table}: see KVLayout")
+    if q.shape[2] != kv.shape[4] or q.shape[1] % kv.shape[2]:
+        raise TypeError(f"q is {q}, kv is {kv}: head size or number of heads do not fit")
+    sequences = page_table.shape[0]
+    if query_starts.shape != (sequences + 1,) or context_lens.shape != (sequences,):
+        raise TypeError(
+            f"page_table is {page_table}, query_starts {query_starts}, context_lens {context_lens}"
+        )
+    return q
+
+
+@paged_attention.set_reference
+def _(q, kv, page_table, query_starts, context_lens, *, scale, window, softcap):
+    out = np.zeros_like(q)
+    group = q.shape[1] // kv.shape[2]
+    for i, context in enumerate(context_lens):
+        start, stop = int(query_starts[i]), int(query_starts[i + 1])
+        if start == stop:
+            continue
+        pages = page_table[i, : -(-int(context) // kv.shape[3])]
+        # [pages, 2, G, W, D] -> [2, G, tokens, D], then only the tokens there are
+        keys, values = (
+            kv[pages].transpose(1, 2, 0, 3, 4).reshape(2, kv.shape[2], -1, kv.shape[4])[:, :, :context]
+        )
+        keys, values = np.repeat(keys, group, 0), np.repeat(values, group, 0)
+        heads_first = q[start:stop].transpose(1, 0, 2)
+        scores = (heads_first @ keys.transpose(0, 2, 1)) * q.dtype.type(scale)
+        position = np.arange(context - (stop - start), context)[:, None]
+        seen = visible(position, np.arange(context)[None, :], True, window)
+        out[start:stop] = (masked_softmax(scores, seen, None, softcap) @ values).transpose(1, 0, 2)
+    return out
+
+
+def kv_pool_type(pages, num_kv_heads: int, page_size: int, head_dim: int, dtype) -> TensorType:
+    """The type of one layer's pool."""
+    return TensorType((pages, 2, num_kv_heads, page_size, head_dim), dtype)

@@ -1,0 +1,52 @@
+"""Contractions: sums of products."""
+
+import numpy as np
+
+from ..op import broadcast_shapes, op
+from ..types import TensorType
+
+
+@op(kind="contract")
+def matmul(x, w, *, transpose_w: bool = False):
+    """x @ w, batched: x [..., M, K], w [..., K, N] -> [..., M, N]; leading axes broadcast.
+
+    With transpose_w, w is [..., N, K], as linear layers store it. Accumulates in float32 (float64
+    for float64, int32 for int8).
+    """
+    if x.rank < 2 or w.rank < 2:
+        raise TypeError(f"x is {x}, w is {w}: both need rank 2 or more")
+    if x.dtype != w.dtype:
+        raise TypeError(f"x is {x}, w is {w}: dtypes differ; cast one of them")
+    n, k = (w.shape[-2], w.shape[-1]) if transpose_w else (w.shape[-1], w.shape[-2])
+    if x.shape[-1] != k:
+        hint = "" if k == n or x.shape[-1] != n else "; w looks stored the other way: transpose_w"
+        raise TypeError(f"inner dimensions differ: {x.shape[-1]} and {k}{hint}")
+    batch = broadcast_shapes(x.shape[:-2], w.shape[:-2])
+    return x.with_shape((*batch, x.shape[-2], n))
+
+
+@matmul.set_reference
+def _(x, w, *, transpose_w):
+    return x @ (np.swapaxes(w, -1, -2) if transpose_w else w)
+
+
+@op(kind="contract")
+def gated_linear(x, w_gate, w_up, *, activation: str):
+    """act(x @ w_gate^T) * (x @ w_up^T): x [..., M, K], both w [F, K] -> [..., M, F].
+
+    Shazeer, "GLU variants improve transformer", 2020, eq. 5. activation: silu, gelu, gelu_tanh,
+    relu or sigmoid.
+    """
+    if activation not in ("silu", "gelu", "gelu_tanh", "relu", "sigmoid"):
+        raise TypeError(f"activation {activation!r} is not one of silu, gelu, gelu_tanh, relu, sigmoid")
+    if w_gate.rank != 2 or w_gate != w_up:
+        raise TypeError(f"w_gate is {w_gate}, w_up is {w_up}: must be of one type [F, K]")
+    if x.rank < 2 or x.shape[-1] != w_gate.shape[1] or x.dtype != w_gate.dtype:
+        raise TypeError(f"x is {x}, w_gate is {w_gate}: x must be [..., M, {w_gate.shape[1]}]")
+    return TensorType((*x.shape[:-1], w_gate.shape[0]), x.dtype)
+
+
+@gated_linear.set_decomposition
+def _(b, x, w_gate, w_up, *, activation):
+    gate = getattr(b, activation)(b.matmul(x, w_gate, transpose_w=True))
+    return b.mul(gate, b.matmul(x, w_up, transpose_w=True))

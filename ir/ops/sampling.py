@@ -1,0 +1,81 @@
+"""Choosing the next token."""
+
+import numpy as np
+
+from ..op import op
+from ..types import TensorType, f32, i32, i64
+
+
+@op(kind="sample")
+def sample(logits, temperature, top_k, top_p, seed, step):
+    """One token a row, drawn from softmax(logits / temperature) cut to top_k and top_p.
+
+    logits: f32 [R, V]; temperature f32, top_k i32 (0: all), top_p f32 (1: all), seed i64, step i64
+    (how many tokens the sequence has so far): [R] each -> i32 [R]. Temperature 0 is argmax, the
+    first of equals. Kept are the tokens whose logit reaches the k-th largest, then of those the
+    smallest set of likeliest ones whose probability reaches top_p; ties at the cut are kept. The
+    draw is the Gumbel-max trick: argmax(logit / temperature + gumbel(seed, step, token)), so a
+    row's choice depends on nothing but its own logits and parameters.
+    """
+    rows = logits.shape[0]
+    expected = {"temperature": f32, "top_k": i32, "top_p": f32, "seed": i64, "step": i64}
+    if logits.rank != 2 or logits.dtype != f32:
+        raise TypeError(f"logits is {logits}: must be f32 of rank 2")
+    for (name, dtype), given in zip(expected.items(), (temperature, top_k, top_p, seed, step)):
+        if given != TensorType((rows,), dtype):
+            raise TypeError(f"{name} is {given}: must be {TensorType((rows,), dtype)}")
+    return TensorType((rows,), i32)
+
+
+@sample.set_reference
+def _(logits, temperature, top_k, top_p, seed, step):
+    rows = [
+        _sample_row(logits[r], temperature[r], top_k[r], top_p[r], seed[r], step[r])
+        for r in range(len(logits))
+    ]
+    return np.array(rows, np.int32)
+
+
+def _sample_row(logits, temperature, top_k, top_p, seed, step) -> int:
+    if temperature == 0:
+        return int(np.argmax(logits))
+    scaled = (logits / temperature).astype(np.float64)
+    keep = np.ones(len(logits), bool)
+    if 0 < top_k < len(logits):
+        keep = scaled >= np.partition(scaled, -top_k)[-top_k]
+    if top_p < 1:
+        weights = np.where(keep, np.exp(scaled - scaled.max()), 0)
+        order = np.argsort(-weights, kind="stable")
+        reached = np.cumsum(weights[order]) >= top_p * weights.sum()
+        keep &= weights >= weights[order][np.argmax(reached)]
+    noise = gumbel(int(seed), int(step), len(logits))
+    return int(np.argmax(np.where(keep, scaled + noise, -np.inf)))
+
+
+def hash_uniform(seed: int, step: int, count: int) -> np.ndarray:
+    """`count` floats in (0, 1): element i is a hash of (seed, step, i), by 32-bit mixing.
+
+    Chosen over a generator with state because any kernel can compute element i alone, the same on
+    every device. The mixer is the `lowbias32` construction (two multiply-xorshift rounds), applied
+    to each word in turn.
+    """
+    key = np.uint32(_mix(np.uint32(seed & 0xFFFFFFFF)))
+    key = _mix(key ^ np.uint32((seed >> 32) & 0xFFFFFFFF))
+    key = _mix(key ^ np.uint32(step & 0xFFFFFFFF))
+    bits = _mix(np.arange(count, dtype=np.uint32) ^ key)
+    bits = _mix(bits + key)
+    return ((bits >> np.uint32(8)).astype(np.float64) + 0.5) / 2**24
+
+
+def gumbel(seed: int, step: int, count: int) -> np.ndarray:
+    """Standard Gumbel noise: -log(-log(u))."""
+    return -np.log(-np.log(hash_uniform(seed, step, count)))
+
+
+def _mix(x):
+    with np.errstate(over="ignore"):
+        x = x ^ (x >> np.uint32(16))
+        x = x * np.uint32(0x21F0AAAD)
+        x = x ^ (x >> np.uint32(15))
+        x = x * np.uint32(0xD35A2D97)
+        return x ^ (x >> np.uint32(15))

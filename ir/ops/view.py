@@ -1,0 +1,102 @@
+"""Views: renamings of indices. No storage is meant; codegen decides what is copied."""
+
+import numpy as np
+
+from ..dim import Dim, product
+from ..op import broadcast_shapes, normalize_axis, op
+from ..types import Shape
+
+
+@op(kind="view")
+def reshape(x, *, shape: Shape):
+    """The same elements in row-major order under another shape."""
+    if product(shape) != x.numel:
+        wanted = ", ".join(map(str, shape))
+        raise TypeError(f"x is {x} with {x.numel} elements; [{wanted}] has {product(shape)}")
+    return x.with_shape(shape)
+
+
+@reshape.set_reference
+def _(x, *, shape):
+    return x.reshape(shape)
+
+
+@op(kind="view")
+def transpose(x, *, perm: tuple[int, ...]):
+    """Axes permuted: axis i of the result is axis perm[i] of x."""
+    if sorted(perm) != list(range(x.rank)):
+        raise TypeError(f"perm {list(perm)} is not a permutation of the {x.rank} axes of {x}")
+    return x.with_shape(x.shape[axis] for axis in perm)
+
+
+@transpose.set_reference
+def _(x, *, perm):
+    return x.transpose(perm)
+
+
+@op(kind="view")
+def broadcast_to(x, *, shape: Shape):
+    """x repeated along axes of size 1 (and new leading ones) up to shape."""
+    if len(shape) < x.rank or broadcast_shapes(x.shape, shape) != tuple(shape):
+        raise TypeError(f"{x} does not broadcast to [{', '.join(map(str, shape))}]")
+    return x.with_shape(shape)
+
+
+@broadcast_to.set_reference
+def _(x, *, shape):
+    return np.broadcast_to(x, shape)
+
+
+@op(kind="view")
+def slice_(x, *, axis: int, start: Dim, stop: Dim, step: int = 1):
+    """x[start:stop:step] along axis; 0 <= start <= stop <= size and step >= 1 (verified)."""
+    axis = normalize_axis(axis, x.rank)
+    if step < 1:
+        raise TypeError(f"step is {step}: must be at least 1")
+    length = (stop - start + (step - 1)) // step
+    if isinstance(length, int) and length < 0:
+        raise TypeError(f"start {start} is after stop {stop}")
+    return x.with_shape((*x.shape[:axis], length, *x.shape[axis + 1 :]))
+
+
+@slice_.set_reference
+def _(x, *, axis, start, stop, step):
+    index = [slice(None)] * x.ndim
+    index[axis] = slice(start, stop, step)
+    return x[tuple(index)]
+
+
+@op(kind="view")
+def concat(*parts, axis: int):
+    """Parts joined along axis."""
+    first = parts[0]
+    axis = normalize_axis(axis, first.rank)
+    total: Dim = 0
+    for part in parts:
+        if part.dtype != first.dtype or part.rank != first.rank:
+            raise TypeError(f"parts differ: {first} and {part}")
+        for i, (a, b) in enumerate(zip(first.shape, part.shape)):
+            if i != axis and a != b:
+                raise TypeError(f"parts differ outside axis {axis}: {first} and {part}")
+        total = total + part.shape[axis]
+    return first.with_shape((*first.shape[:axis], total, *first.shape[axis + 1 :]))
+
+
+@concat.set_reference
+def _(*parts, axis):
+    return np.concatenate(parts, axis)
+
+
+@op(kind="view")
+def pad(x, *, axis: int, before: Dim, after: Dim, value: float | int | bool = 0):
+    """x with `before` and `after` elements of `value` added along axis."""
+    axis = normalize_axis(axis, x.rank)
+    size = x.shape[axis] + before + after
+    return x.with_shape((*x.shape[:axis], size, *x.shape[axis + 1 :]))
+
+
+@pad.set_reference
+def _(x, *, axis, before, after, value):
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (before, after)
+    return np.pad(x, widths, constant_values=value)

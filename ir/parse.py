@@ -1,0 +1,289 @@
+"""Parser of the text of graphs: strict, and with the place of what it cannot read.
+
+Types are always written; the parser infers them too and compares.
+"""
+
+import ast
+import re
+import types as _types
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from . import ops as _ops  # noqa: F401  declares every op
+from .builder import complete_attrs, infer
+from .dim import Dim, Symbol
+from .dim_text import parse_dim
+from .errors import ParseError, TilewrightError
+from .graph import Graph, Node, Value
+from .op import Op, get_op
+from .types import DTYPES, DType, TensorType
+
+_DIM = re.compile(r"dim (\w+) in \[(\d+), ?(\d*)\](?: multiple (\d+))?(?: hint (\d+))?$")
+_ARGUMENT = re.compile(r"(input|state) %(\w+) : (.+)$")
+_WEIGHT = re.compile(r"weight %(\w+) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\") : (.+)$")
+_NODE = re.compile(r"(%[\w, %]+?) = (\w+)\(([^)]*)\)")
+_UPDATE = re.compile(r"update %(\w+) = (%\w+)$")
+_TYPE = re.compile(r"(\w+)\[")
+
+
+def parse_graph(text: str, *, path: str = "<text>") -> Graph:
+    """The graph that `text` prints. Raises ParseError (file:line:column and a caret)."""
+    return _GraphParser(text, path).parse()
+
+
+@dataclass
+class _Line:
+    number: int
+    text: str
+
+
+class _GraphParser:
+    def __init__(self, text: str, path: str):
+        self.path = path
+        self.lines = [
+            _Line(i, stripped)
+            for i, line in enumerate(text.splitlines(), 1)
+            if (stripped := _strip_comment(line).strip())
+        ]
+        self.at = 0
+        self.symbols: dict[str, Symbol] = {}
+        self.values: dict[str, Value] = {}
+        self.arguments: dict[str, list[Value]] = {"input": [], "weight": [], "state": []}
+        self.nodes: list[Node] = []
+        self.updates: dict[str, Value] = {}
+
+    def parse(self) -> Graph:
+        name = self.match(re.compile(r"graph @([\w.\-]+)$"), "graph @name").group(1)
+        while self.peek() != "{":
+            self.declaration()
+        self.next()
+        outputs = None
+        while outputs is None:
+            outputs = self.statement()
+        self.match(re.compile(r"\}$"), "}")
+        if self.at < len(self.lines):
+            raise self.error("text after the graph's end", self.lines[self.at])
+        return Graph(
+            name,
+            self.symbols,
+            *(tuple(self.arguments[kind]) for kind in ("input", "weight", "state")),
+            tuple(self.nodes),
+            tuple(outputs),
+            self.updates,
+        )
+
+    def declaration(self) -> None:
+        line = self.next()
+        if match := _DIM.match(line.text):
+            name, lo, hi, multiple, hint = match.groups()
+            self.symbols[name] = Symbol(
+                name, int(lo), int(hi) if hi else None, int(multiple or 1), int(hint) if hint else None
+            )
+        elif match := _ARGUMENT.match(line.text):
+            kind, name, type_text = match.groups()
+            value = Value(self.type(type_text, line), name)
+            self.arguments[kind].append(value)
+            self.define(f"%{name}", value, line)
+        elif match := _WEIGHT.match(line.text):
+            label, name, type_text = match.groups()
+            value = Value(self.type(type_text, line), ast.literal_eval(name))
+            self.arguments["weight"].append(value)
+            self.define(f"%{label}", value, line)
+        else:
+            raise self.error("expected dim, input, weight, state or {", line)
+
+    def statement(self) -> list[Value] | None:
+        line = self.next()
+        if line.text == "return" or line.text.startswith("return "):
+            return [self.value(n.strip(), line) for n in line.text[7:].split(",") if n.strip()]
+        if match := _UPDATE.match(line.text):
+            self.updates[match.group(1)] = self.value(match.group(2), line)
+        else:
+            self.node(line)
+        return None
+
+    def node(self, line: _Line) -> None:
+        match = _NODE.match(line.text)
+        if match is None:
+            raise self.error("expected: results = op(operands) {attributes} : types", line)
+        results, op_name, operand_text = match.groups()
+        op = self.guard(line, get_op, op_name)
+        operands = tuple(self.value(n.strip(), line) for n in operand_text.split(",") if n.strip())
+        rest = line.text[match.end() :].strip()
+        attrs: dict[str, Any] = {}
+        if rest.startswith("{"):
+            close = _closing(rest)
+            if close is None:
+                raise self.error("{ without }", line, "{")
+            attrs = self.attrs(op, rest[1:close], line)
+            rest = rest[close + 1 :].strip()
+        if not rest.startswith(":"):
+            raise self.error("expected ': types'", line, rest[:1])
+        rest, _, offset_text = rest[1:].partition(" at ")
+        type_text, _, group = rest.partition(" in ")
+        full = self.guard(line, complete_attrs, op, attrs)
+        inferred = self.guard(line, infer, op, operands, full)
+        written = [self.type(t, line) for t in split_top(type_text)]
+        if list(inferred) != written:
+            shown = ", ".join(map(str, inferred))
+            raise self.error(f"{op.name} gives {shown}, the text says {type_text.strip()}", line)
+        offsets = None
+        if offset_text:
+            offsets = tuple(
+                None if o.strip() == "-" else self.dim(o, line) for o in split_top(offset_text)
+            )
+        values = tuple(Value(t) for t in inferred)
+        self.nodes.append(Node(op, operands, full, values, None, group.strip() or None, offsets))
+        labels = [r.strip() for r in results.split(",")]
+        if len(labels) != len(values):
+            raise self.error(f"{op.name} has {len(values)} results, {len(labels)} are named", line)
+        for label, value in zip(labels, values):
+            self.define(label, value, line)
+
+    def attrs(self, op: Op, text: str, line: _Line) -> dict[str, Any]:
+        result = {}
+        for item in split_top(text):
+            name, equals, value = item.partition("=")
+            name = name.strip()
+            if not equals or name not in op.attrs:
+                raise self.error(f"{op.name} has no attribute {name!r}", line, name)
+            try:
+                result[name] = parse_attr(value.strip(), op.attrs[name][0])
+            except (ValueError, SyntaxError, ParseError) as error:
+                raise self.error(f"attribute {name}: {error}", line, value.strip()) from None
+        return result
+
+    def type(self, text: str, line: _Line) -> TensorType:
+        text = text.strip()
+        match = _TYPE.match(text)
+        if match is None or not text.endswith("]") or match.group(1) not in DTYPES:
+            raise self.error(f"{text!r} is not a type such as f32[b, 64]", line, text)
+        dims = split_top(text[match.end() : -1])
+        return TensorType(tuple(self.dim(d, line) for d in dims), DTYPES[match.group(1)])
+
+    def dim(self, text: str, line: _Line) -> Dim:
+        try:
+            return parse_dim(text.strip())
+        except ParseError as error:
+            raise self.error(str(error), line, text.strip()) from None
+
+    def value(self, name: str, line: _Line) -> Value:
+        if name not in self.values:
+            raise self.error(f"{name} is not defined before this line", line, name)
+        return self.values[name]
+
+    def define(self, name: str, value: Value, line: _Line) -> None:
+        if name in self.values:
+            raise self.error(f"{name} is defined twice", line, name)
+        self.values[name] = value
+
+    def guard(self, line: _Line, function, *args):
+        try:
+            return function(*args)
+        except TilewrightError as error:
+            raise self.error(str(error), line) from None
+
+    def peek(self) -> str:
+        if self.at >= len(self.lines):
+            raise self.error("the text ends early", _Line(self.lines[-1].number if self.lines else 1, ""))
+        return self.lines[self.at].text
+
+    def next(self) -> _Line:
+        self.peek()
+        self.at += 1
+        return self.lines[self.at - 1]
+
+    def match(self, pattern: re.Pattern, expected: str) -> re.Match:
+        line = self.next()
+        found = pattern.match(line.text)
+        if found is None:
+            raise self.error(f"expected {expected}", line)
+        return found
+
+    def error(self, what: str, line: _Line, near: str = "") -> ParseError:
+        column = max(line.text.find(near), 0) if near else 0
+        return ParseError(
+            what,
+            where=f"{self.path}:{line.number}:{column + 1}",
+            facts=f"{line.text}\n{' ' * column}^",
+        )
+
+
+def parse_attr(text: str, annotation: Any) -> Any:
+    """One attribute of the declared type. ValueError, SyntaxError or ParseError when it is not."""
+    if annotation is DType:
+        if text not in DTYPES:
+            raise ValueError(f"{text!r} is not a dtype ({', '.join(DTYPES)})")
+        return DTYPES[text]
+    if annotation == Dim:
+        return parse_dim(text)
+    if typing.get_origin(annotation) is tuple:
+        if not (text.startswith("[") and text.endswith("]")):
+            raise ValueError(f"{text!r} is not a list")
+        item = typing.get_args(annotation)[0]
+        return tuple(parse_attr(part.strip(), item) for part in split_top(text[1:-1]))
+    literal = _literal(text)
+    allowed = (
+        typing.get_args(annotation)
+        if isinstance(annotation, _types.UnionType)
+        else (annotation,)
+    )
+    if type(literal) is int and float in allowed and int not in allowed:
+        literal = float(literal)
+    if type(literal) not in allowed:
+        raise ValueError(f"{text!r} is not of type {annotation}")
+    return literal
+
+
+def _literal(text: str) -> Any:
+    if text.lstrip("-") in ("inf", "nan"):
+        return float(text)
+    return ast.literal_eval(text)
+
+
+def split_top(text: str) -> list[str]:
+    """Split at commas outside brackets and quotes; empty text gives no parts."""
+    parts, depth, start, quote = [], 0, 0, ""
+    for i, c in enumerate(text):
+        if quote:
+            quote = "" if c == quote and text[i - 1] != "\\" else quote
+        elif c in "'\"":
+            quote = c
+        elif c in "([{":
+            depth += 1
+        elif c in ")]}":
+            depth -= 1
+        elif c == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    last = text[start:].strip()
+    return [*parts, last] if parts or last else []
+
+
+def _closing(text: str) -> int | None:
+    depth, quote = 0, ""
+    for i, c in enumerate(text):
+        if quote:
+            quote = "" if c == quote and text[i - 1] != "\\" else quote
+        elif c in "'\"":
+            quote = c
+        elif c in "{}":
+            depth += 1 if c == "{" else -1
+            if depth == 0:
+                return i
+    return None
+
+
+def _strip_comment(line: str) -> str:
+    if "#" not in line:
+        return line
+    quote = ""
+    for i, c in enumerate(line):
+        if quote:
+            quote = "" if c == quote and line[i - 1] != "\\" else quote
+        elif c in "'\"":
+            quote = c
+        elif c == "#":
+            return line[:i]
+    return line

@@ -1,0 +1,92 @@
+"""Program: what codegen tells the runtime. Plain data; sizes are dims evaluated at run time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .dim import Dim, Symbol
+from .layout import KVLayout
+from .types import TensorType
+
+ALIGNMENT = 64  # bytes; every buffer in the arena, and every weight, starts at a multiple
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory a program touches.
+
+    role: input and output belong to the caller, weight is loaded once, state is kept between runs
+    and updated in place, temp lies in the arena at `offset` (bytes).
+    """
+
+    name: str
+    type: TensorType
+    role: str
+    offset: Dim | None = None
+    layout: str = "plain"  # how a weight's elements are ordered; names a function of codegen/pack.py
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One compiled function. `binary` names a blob of the program: a shared library or a cubin."""
+
+    name: str  # also the entry's symbol in the binary
+    language: str  # cpp | triton
+    key: str  # hash of all that decides the code: equal keys share a kernel
+    source: str
+    binary: str
+    template: str  # pointwise, reduce, contract, attention, sample: for reports
+    # GPU launch facts
+    num_warps: int = 0
+    shared_bytes: int = 0
+    scratch_bytes: int = 0  # global scratch per CTA that the launcher must pass
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel and when to use it: for lo <= dim value (<= hi when given)."""
+
+    kernel: str
+    lo: int
+    hi: int | None
+    args: tuple[str | Dim, ...]  # a buffer's name, or a dim passed as a 64-bit integer
+    grid: tuple[Dim, ...] = ()  # GPU: programs along x, y, z
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch. `select` is evaluated when dims are bound and picks among `choices`."""
+
+    name: str  # the group's name in the graph
+    choices: tuple[Choice, ...]
+    select: Dim = 0
+    loc: str | None = None
+    traffic: Dim = 0  # bytes that must move: each operand read once, each result written once
+    operations: Dim = 0  # arithmetic operations, a multiply-add counted as 2
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything needed to run, but the weights' data."""
+
+    name: str
+    target: str
+    symbols: Mapping[str, Symbol]
+    buffers: Mapping[str, Buffer]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]  # names of buffers; one may also be an input, a weight or a state
+    kernels: Mapping[str, Kernel]
+    steps: tuple[Step, ...]
+    arena_bytes: Dim
+    blobs: Mapping[str, bytes]  # binary name -> content
+    kv: KVLayout | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)  # facts for people: versions, report
+
+    @property
+    def weights(self) -> tuple[Buffer, ...]:
+        return tuple(b for b in self.buffers.values() if b.role == "weight")
+
+    @property
+    def states(self) -> tuple[Buffer, ...]:
+        return tuple(b for b in self.buffers.values() if b.role == "state")

@@ -1,0 +1,89 @@
+"""Printer of graphs. The grammar is in docs/ir.md; `ir/parse.py` reads it back to an equal graph.
+
+Values are numbered in order, so the text does not depend on how the graph was made.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .dim import Expr, Symbol
+from .graph import Graph, Node, Value
+from .op import REQUIRED
+from .types import DType
+
+
+def print_graph(graph: Graph, *, locs: bool = False) -> str:
+    """The graph as text. With `locs`, each node is followed by where it comes from."""
+    names = value_names(graph)
+    lines = [f"graph @{graph.name}"]
+    lines += [f"  dim {_symbol(s)}" for s in graph.symbols.values()]
+    lines += [f"  input {names[v]} : {v.type}" for v in graph.inputs]
+    lines += [f"  weight {names[v]} {v.name!r} : {v.type}" for v in graph.weights]
+    lines += [f"  state {names[v]} : {v.type}" for v in graph.states]
+    lines.append("{")
+    lines += [f"  {print_node(node, names, locs=locs)}" for node in graph.nodes]
+    lines += [f"  update %{name} = {names[v]}" for name, v in graph.updates.items()]
+    lines.append(f"  return {', '.join(names[v] for v in graph.outputs)}".rstrip())
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def value_names(graph: Graph) -> dict[Value, str]:
+    """How each value of `graph` is written."""
+    names = {v: f"%{v.name}" for v in (*graph.inputs, *graph.states)}
+    names.update((v, f"%w{i}") for i, v in enumerate(graph.weights))
+    results = (r for node in graph.nodes for r in node.results)
+    names.update((v, f"%{i}") for i, v in enumerate(results))
+    return names
+
+
+def print_node(node: Node, names: Mapping[Value, str], *, locs: bool = False) -> str:
+    """One node as text; `names` from `value_names`."""
+    results = ", ".join(names.get(r, "%?") for r in node.results)
+    operands = ", ".join(names.get(v, "%?") for v in node.operands)
+    attrs = ", ".join(f"{k}={format_attr(v)}" for k, v in shown_attrs(node).items())
+    types = ", ".join(str(r.type) for r in node.results)
+    text = f"{results} = {node.op.name}({operands})"
+    text += (f" {{{attrs}}}" if attrs else "") + f" : {types}"
+    if node.group is not None:
+        text += f" in {node.group}"
+    if node.offsets is not None:
+        text += " at " + ", ".join("-" if o is None else str(o) for o in node.offsets)
+    return text + (f"   # {node.loc}" if locs and node.loc else "")
+
+
+def shown_attrs(node: Node) -> dict[str, Any]:
+    """Attributes that differ from their default."""
+    declared = node.op.attrs
+    return {
+        name: value
+        for name, value in node.attrs.items()
+        if declared[name][1] is REQUIRED or not _same(value, declared[name][1])
+    }
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and a == b
+
+
+def format_attr(value: Any) -> str:
+    """An attribute as a literal: dims, dtypes and sequences print bare."""
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, Expr):
+        return str(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(format_attr(v) for v in value)}]"
+    return repr(value)
+
+
+def _symbol(symbol: Symbol) -> str:
+    text = f"{symbol.name} in [{symbol.lo}, {'' if symbol.hi is None else symbol.hi}]"
+    if symbol.multiple != 1:
+        text += f" multiple {symbol.multiple}"
+    return text + (f" hint {symbol.hint}" if symbol.hint is not None else "")
+
+
+def same_text(graphs: Iterable[Graph]) -> bool:
+    """Whether all graphs print the same: structural equality."""
+    return len({print_graph(g) for g in graphs}) <= 1

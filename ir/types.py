@@ -1,0 +1,104 @@
+"""Dtypes and tensor types."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import ml_dtypes
+import numpy as np
+
+from .dim import Dim, product
+
+Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type: its name in text, width, kind and NumPy counterpart."""
+
+    name: str
+    bits: int
+    kind: str  # float | int | uint | bool
+    numpy: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element."""
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _dtype(name: str, bits: int, kind: str, numpy: type) -> DType:
+    return DType(name, bits, kind, np.dtype(numpy))
+
+
+f64 = _dtype("f64", 64, "float", np.float64)
+f32 = _dtype("f32", 32, "float", np.float32)
+f16 = _dtype("f16", 16, "float", np.float16)
+bf16 = _dtype("bf16", 16, "float", ml_dtypes.bfloat16)
+f8e4m3 = _dtype("f8e4m3", 8, "float", ml_dtypes.float8_e4m3fn)
+f8e5m2 = _dtype("f8e5m2", 8, "float", ml_dtypes.float8_e5m2)
+i64 = _dtype("i64", 64, "int", np.int64)
+i32 = _dtype("i32", 32, "int", np.int32)
+i16 = _dtype("i16", 16, "int", np.int16)
+i8 = _dtype("i8", 8, "int", np.int8)
+u8 = _dtype("u8", 8, "uint", np.uint8)
+bool_ = _dtype("bool", 8, "bool", np.bool_)
+
+DTYPES = {
+    t.name: t for t in (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u8, bool_)
+}
+_BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
+
+
+def dtype_of(array_dtype: np.dtype) -> DType | None:
+    """Our dtype for a NumPy one, None when there is none."""
+    return _BY_NUMPY.get(np.dtype(array_dtype))
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape (dims, outermost first) and dtype of a value."""
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Dim:
+        """Number of elements."""
+        return product(self.shape)
+
+    @property
+    def nbytes(self) -> Dim:
+        """Bytes when stored densely."""
+        return self.numel * self.dtype.nbytes
+
+    def with_shape(self, shape: Iterable[Dim]) -> "TensorType":
+        """The same dtype, another shape."""
+        return TensorType(tuple(shape), self.dtype)
+
+    def with_dtype(self, dtype: DType) -> "TensorType":
+        """The same shape, another dtype."""
+        return TensorType(self.shape, dtype)
+
+    def __str__(self) -> str:
+        return _type_text(self)
+
+
+@lru_cache(maxsize=16384)
+def _type_text(type: TensorType) -> str:
+    return f"{type.dtype.name}[{', '.join(str(d) for d in type.shape)}]"

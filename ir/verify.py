@@ -1,0 +1,113 @@
+"""Checks every invariant of a graph; run after each pass."""
+
+from .builder import infer
+from .dim import symbols_of
+from .errors import ShapeError, VerifyError
+from .graph import Graph, Node, Value
+from .text import print_node, value_names
+from .types import TensorType
+
+
+def verify(graph: Graph) -> None:
+    """Raise VerifyError on the first broken invariant, with the nodes around it."""
+    _Verifier(graph).run()
+
+
+class _Verifier:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.defined: set[Value] = set()
+        self.consumed: dict[Value, Node] = {}  # a state and the op that took it
+        # values a state's content has passed through: the state itself and what ops made of it
+        self.is_state: set[Value] = set(graph.states)
+
+    def run(self) -> None:
+        graph = self.graph
+        names = [v.name for v in (*graph.inputs, *graph.states)]
+        if len(set(names)) != len(names) or None in names:
+            raise VerifyError(f"names of inputs and states are not unique: {names}")
+        weight_names = [v.name for v in graph.weights]
+        if len(set(weight_names)) != len(weight_names):
+            raise VerifyError("two weights have one name")
+        for value in graph.arguments():
+            self.check_dims(value.type, value.name or "?")
+            self.defined.add(value)
+        for index, node in enumerate(graph.nodes):
+            self.check_node(index, node)
+        for value in graph.results:
+            if value not in self.defined:
+                raise VerifyError(f"an output or update is not defined in the graph: {value}")
+        self.check_updates()
+
+    def check_node(self, index: int, node: Node) -> None:
+        for operand in node.operands:
+            if operand not in self.defined:
+                raise self.error(index, f"operand {operand} is used before it is defined")
+            if operand in self.consumed:
+                by = self.consumed[operand].op.name
+                raise self.error(index, f"a state is used after {by} consumed it")
+        try:
+            inferred = infer(node.op, node.operands, node.attrs)
+        except ShapeError as error:
+            raise self.error(index, str(error)) from None
+        written = tuple(r.type for r in node.results)
+        if inferred != written:
+            raise self.error(index, f"types are {_shown(written)}, the rule gives {_shown(inferred)}")
+        for result in node.results:
+            self.check_dims(result.type, node.op.name)
+        if node.op.name == "slice":
+            self.check_slice(index, node)
+        if node.op.kind == "state":
+            state = node.operands[node.op.state_operand]
+            if state not in self.is_state:
+                raise self.error(index, f"{node.op.name} consumes {state}, which is not a state")
+            self.consumed[state] = node
+            self.is_state.add(node.results[0])
+        self.defined.update(node.results)
+
+    def check_slice(self, index: int, node: Node) -> None:
+        facts, attrs = self.graph.facts, node.attrs
+        size = node.operands[0].shape[attrs["axis"]]
+        start, stop = attrs["start"], attrs["stop"]
+        if not (facts.proved_le(0, start) and facts.proved_le(start, stop)):
+            raise self.error(index, f"slice [{start}, {stop}) is not proved to be in order")
+        if not facts.proved_le(stop, size):
+            raise self.error(index, f"slice up to {stop} of an axis of {size}: not proved inside")
+
+    def check_dims(self, type: TensorType, where: str) -> None:
+        for dim in type.shape:
+            unknown = symbols_of(dim) - self.graph.symbols.keys()
+            if unknown:
+                raise VerifyError(f"{where}: {type} uses undeclared symbols {sorted(unknown)}")
+            low = self.graph.facts.bounds(dim)[0]
+            if low is None or low < 0:
+                raise VerifyError(
+                    f"{where}: {type}: {dim} is not proved to be 0 or more",
+                    facts=f"its bounds are {self.graph.facts.bounds(dim)}",
+                )
+
+    def check_updates(self) -> None:
+        states = {v.name: v for v in self.graph.states}
+        for name, value in self.graph.updates.items():
+            if name not in states:
+                raise VerifyError(f"update of {name!r}, which is not a state")
+            if value.type != states[name].type:
+                raise VerifyError(f"update of {name!r}: {value.type} for {states[name].type}")
+            if value in self.consumed:
+                by = self.consumed[value].op.name
+                raise VerifyError(f"update of {name!r} is a value that {by} consumed")
+
+    def error(self, index: int, what: str) -> VerifyError:
+        names = value_names(self.graph)
+        shown = [
+            ("> " if i == index else "  ") + print_node(node, names)
+            for i, node in enumerate(self.graph.nodes)
+            if abs(i - index) <= 3
+        ]
+        loc = self.graph.nodes[index].loc
+        return VerifyError(what, where=f"node {index} of @{self.graph.name}" + (f" ({loc})" if loc else ""),
+                           facts="\n".join(shown))
+
+
+def _shown(types: tuple[TensorType, ...]) -> str:
+    return ", ".join(map(str, types))
