@@ -9,7 +9,7 @@ an emitter names each once. A bf16 or f16 element is widened to f32 by `Load` an
 
 from dataclasses import dataclass, field
 
-from ..ir.dim import Dim
+from ..ir.dim import Dim, Symbol
 from ..ir.types import DType, TensorType
 
 # ---- elements ------------------------------------------------------------------------------
@@ -213,19 +213,23 @@ Part = Pointwise | Reduce | Contract | PagedAttention | Sample
 @dataclass(frozen=True)
 class Param:
     """A buffer a kernel is given. `layout` as in ir.program.Buffer; offsets in Load and Store are
-    of the plain row-major layout unless lowering already applied the packed one.
+    of the plain row-major layout unless lowering already applied the packed one. `is_constant`
+    promises that no kernel of the program writes it (a weight): it may be read before the kernels
+    in front are done.
     """
 
     type: TensorType
     is_written: bool
     layout: str = "plain"
+    is_constant: bool = False
 
 
 @dataclass(frozen=True)
 class LoopKernel:
     """A kernel before a schedule: its parts, parameters and the graph symbols it reads.
 
-    `multiples` are proved facts about sizes, for alignment: symbol -> multiple.
+    `hints` are likely values of the symbols; `ranges` what is proved of them (a symbol without an
+    entry may be any positive number).
     """
 
     params: tuple[Param, ...]
@@ -233,3 +237,4 @@ class LoopKernel:
     symbols: tuple[str, ...]
     template: str
     hints: dict[str, int] = field(default_factory=dict, hash=False)
+    ranges: dict[str, Symbol] = field(default_factory=dict, hash=False)

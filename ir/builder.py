@@ -64,7 +64,9 @@ class Builder:
     def dim(
         self, name: str, lo: int = 1, hi: int | None = None, multiple: int = 1, hint: int | None = None
     ) -> Expr:
-        """Declare a symbol and return it as a dim."""
+        """Declare a symbol and return it as a dim. A leading underscore is kept for loop axes."""
+        if name.startswith("_"):
+            raise ShapeError(f"a dim may not be called {name!r}", fix="names with _ are kernel axes")
         self.symbols[name] = Symbol(name, lo, hi, multiple, hint)
         return symbol(name)
 
@@ -166,15 +168,28 @@ class Rebuilder(Builder):
         return value in self._map
 
     def copy(self, node: Node) -> Node:
-        """Append `node` with its operands mapped; its results map to the copy's."""
-        new = self.node(
-            node.op,
-            [self._map[v] for v in node.operands],
-            node.attrs,
-            loc=node.loc,
-            group=node.group,
-            offsets=node.offsets,
-        )
+        """Append `node` with its operands mapped; its results map to the copy's.
+
+        A node none of whose operands changed is shared with the source, not copied; one whose
+        operands kept their types keeps its own without inferring them again.
+        """
+        operands = tuple([self._map[v] for v in node.operands])
+        if operands == node.operands:
+            new = node
+            self.nodes.append(node)
+        elif all([a.type == b.type for a, b in zip(operands, node.operands)]):
+            results = tuple([Value(r.type) for r in node.results])
+            new = Node(node.op, operands, node.attrs, results, node.loc, node.group, node.offsets)
+            self.nodes.append(new)
+        else:
+            new = self.node(
+                node.op,
+                operands,
+                node.attrs,
+                loc=node.loc,
+                group=node.group,
+                offsets=node.offsets,
+            )
         self._map.update(zip(node.results, new.results))
         return new
 

@@ -133,7 +133,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
                 if isinstance(atom.args[1], int):
                     return floordiv(atom.args[0], atom.args[1] * b)
     else:
-        exact = _divide_exactly(a, b)
+        exact = divide_exactly(a, b)
         if exact is not None:
             return exact
     return _atom(Call("floordiv", (a, b)))
@@ -155,7 +155,7 @@ def mod(a: Dim, b: Dim) -> Dim:
         if isinstance(rest, int):
             return rest % b
         return _atom(Call("mod", (rest, b)))
-    if _divide_exactly(a, b) is not None:
+    if divide_exactly(a, b) is not None:
         return 0
     return _atom(Call("mod", (a, b)))
 
@@ -260,7 +260,7 @@ def _atom(call: Call) -> Expr:
     return Expr(((((call, 1),), 1),))
 
 
-def _divide_exactly(a: Dim, b: Dim) -> Dim | None:
+def divide_exactly(a: Dim, b: Dim) -> Dim | None:
     """a / b when b is a single term that divides every term of a."""
     divisor = _terms(b)
     if len(divisor) != 1:

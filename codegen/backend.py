@@ -1,0 +1,56 @@
+"""What `build` asks of a language: how a kernel is launched, and, at the end, its binaries."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..ir.dim import Dim
+from ..ir.program import Kernel
+from ..ir.types import TensorType
+from .loops import LoopKernel
+
+Progress = Callable[[str, int, int], None]  # (what, done, of)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to launch: for lo <= the launch's select value (<= hi when given).
+
+    `params` are numbers of the kernel's parameters, or labels of the launch's workspaces.
+    """
+
+    kernel: str
+    params: tuple[int | str, ...]
+    dims: tuple[Dim, ...]
+    grid: tuple[Dim, ...] = ()
+    lo: int = 0
+    hi: int | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a group. A group may need several, in order, that share workspaces."""
+
+    variants: tuple[Variant, ...]
+    select: Dim = 0
+    label: str = ""  # of the second and later launches of a group, for reports
+
+
+@dataclass(frozen=True)
+class Launches:
+    """How a group runs. Workspaces live only while it does."""
+
+    launches: tuple[Launch, ...]
+    workspaces: Mapping[str, TensorType]
+
+
+class Backend(Protocol):
+    """Collects the kernels of one program."""
+
+    def launches(self, kernel: LoopKernel, key: str) -> Launches:
+        """Emit `kernel` unless its key was seen, and say how it is launched."""
+        ...
+
+    def finish(self) -> tuple[Mapping[str, Kernel], Mapping[str, bytes]]:
+        """Compile what was collected: kernels by name and binaries by name."""
+        ...

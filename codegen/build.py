@@ -1,0 +1,230 @@
+"""Graph (partitioned, planned) -> Program: lowers each group, shares equal kernels, compiles."""
+
+import hashlib
+from collections.abc import Sequence
+
+from ..ir.dim import Dim, maximum
+from ..ir.errors import BuildError, UnsupportedOp
+from ..ir.graph import Graph, Node, Value
+from ..ir.layout import KVLayout
+from ..ir.program import ALIGNMENT, Buffer, Choice, Program, Step
+from ..ir.target import Target
+from .backend import Backend, Launch, Launches, Progress
+from .cost import operations_of, traffic_of
+from .lower import Lowered, lower_group
+from .pack import weight_layout
+
+VERSION = 1  # of generated code: part of every kernel's key
+
+
+def build(
+    graph: Graph,
+    target: Target,
+    *,
+    kv: KVLayout | None = None,
+    progress: Progress | None = None,
+) -> Program:
+    """Compile `graph` for `target`. Raises BuildError, or one error listing all groups that failed.
+
+    Groups that are the same but for the buffers they touch share one kernel, so identical layers
+    cost one compilation.
+    """
+    groups = split_groups(graph)
+    layouts = choose_layouts(graph, target)
+    lowered = _lower_all(graph, groups, layouts)
+    backend = _backend(target, progress)
+    buffers = _make_buffers(graph, layouts)
+    names = _buffer_names(graph)
+    base = _arena_end(graph, buffers.values())
+    steps: list[Step] = []
+    end = base
+    for (group, nodes), low in zip(groups.items(), lowered):
+        planned = backend.launches(low.kernel, kernel_key(low, target))
+        spaces, group_end = _place_workspaces(group, planned, base)
+        buffers.update((b.name, b) for b in spaces.values())
+        end = maximum(end, group_end)
+        args = [names[v] for v in low.values]
+        loc = next((n.loc for n in nodes if n.loc), None)
+        for launch in planned.launches:
+            steps.append(_step(group, launch, args, spaces, loc, low))
+    kernels, blobs = backend.finish()
+    return Program(
+        name=graph.name,
+        target=target.name,
+        symbols=dict(graph.symbols),
+        buffers=buffers,
+        inputs=tuple(v.name or "" for v in graph.inputs),
+        outputs=tuple(names[v] for v in graph.outputs),
+        kernels=kernels,
+        steps=tuple(steps),
+        arena_bytes=end,
+        blobs=blobs,
+        kv=kv,
+    )
+
+
+def split_groups(graph: Graph) -> dict[str, list[Node]]:
+    """Nodes by group, in order. Each group must be contiguous (partition sees to it)."""
+    groups: dict[str, list[Node]] = {}
+    last = None
+    for node in graph.nodes:
+        if node.group is None or (node.group in groups and node.group != last):
+            raise BuildError(
+                f"{node.op.name} is not in a contiguous group",
+                where=node.loc or "",
+                facts=f"its group is {node.group}, the one before it {last}",
+                fix="run the pass `partition` first",
+            )
+        groups.setdefault(node.group, []).append(node)
+        last = node.group
+    return groups
+
+
+def choose_layouts(graph: Graph, target: Target) -> dict[Value, str]:
+    """The layout of each weight: packed where a contraction streams it as rows of w."""
+    layouts: dict[Value, str] = {}
+    for weight in graph.weights:
+        if weight.type.rank == 2 and any(_streams(graph, weight, u) for u in graph.uses.get(weight, ())):
+            layout = weight_layout(weight.shape, weight.dtype, target)
+            if layout != "plain":
+                layouts[weight] = layout
+    return layouts
+
+
+def _streams(graph: Graph, value: Value, user: Node) -> bool:
+    if user.op.name == "cast":
+        result = user.results[0]
+        return any(_streams(graph, result, u) for u in graph.uses.get(result, ()))
+    if user.op.name == "gated_linear":
+        return value in user.operands[1:]
+    return (
+        user.op.name == "matmul" and user.attrs["transpose_w"] and value is user.operands[1]
+    )
+
+
+def kernel_key(low: Lowered, target: Target) -> str:
+    """Hash of all that decides a kernel's code; equal keys share the kernel."""
+    text = repr((VERSION, target, low.kernel.params, low.kernel.parts, low.kernel.hints))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _lower_all(
+    graph: Graph, groups: dict[str, list[Node]], layouts: dict[Value, str]
+) -> list[Lowered]:
+    lowered, problems = [], []
+    for group, nodes in groups.items():
+        try:
+            lowered.append(lower_group(graph, nodes, layouts))
+        except UnsupportedOp as error:
+            problems.append(f"{group}: {error}")
+    if problems:
+        raise UnsupportedOp(
+            f"{len(problems)} of {len(groups)} groups have no kernel", facts="\n".join(problems)
+        )
+    return lowered
+
+
+def _backend(target: Target, progress: Progress | None) -> Backend:
+    if target.is_gpu:
+        from .triton.backend import TritonBackend
+
+        return TritonBackend(target, progress)
+    from .cpp.backend import CppBackend
+
+    return CppBackend(target, progress)
+
+
+def _step(
+    group: str,
+    launch: Launch,
+    args: Sequence[str],
+    spaces: dict[str, Buffer],
+    loc: str | None,
+    low: Lowered,
+) -> Step:
+    choices = []
+    for variant in launch.variants:
+        buffers = [args[p] if isinstance(p, int) else spaces[p].name for p in variant.params]
+        choices.append(
+            Choice(variant.kernel, variant.lo, variant.hi, (*buffers, *variant.dims), variant.grid)
+        )
+    first = not launch.label  # a group's later launches only combine what the first one made
+    return Step(
+        group + launch.label,
+        tuple(choices),
+        launch.select,
+        loc,
+        traffic_of(low.kernel) if first else 0,
+        operations_of(low.kernel) if first else 0,
+    )
+
+
+# ---- buffers -------------------------------------------------------------------------------
+
+
+def _buffer_names(graph: Graph) -> dict[Value, str]:
+    """The buffer each value lives in. What a state op returns lives where its state does."""
+    names = {v: v.name or "" for v in graph.arguments()}
+    outputs = iter(range(len(graph.outputs)))
+    for number, node in enumerate(graph.nodes):
+        if node.op.kind == "state":
+            names[node.results[0]] = names[node.operands[node.op.state_operand or 0]]
+            continue
+        for index, result in enumerate(node.results):
+            names[result] = f"v{number}" + (f".{index}" if index else "")
+    for value in dict.fromkeys(graph.outputs):
+        number = next(outputs)
+        if value.node is not None and value.node.op.kind != "state":
+            names[value] = f"out{number}"
+    return names
+
+
+def _make_buffers(graph: Graph, layouts: dict[Value, str]) -> dict[str, Buffer]:
+    names = _buffer_names(graph)
+    outputs = set(graph.outputs)
+    made: list[Buffer] = []
+    for role, values in (("input", graph.inputs), ("weight", graph.weights), ("state", graph.states)):
+        made += [
+            Buffer(names[v], v.type, role, layout=layouts.get(v, "plain")) for v in values
+        ]
+    for node in graph.nodes:
+        for index, result in enumerate(node.results):
+            if node.op.kind == "state":
+                continue
+            if result in outputs:
+                made.append(Buffer(names[result], result.type, "output"))
+            elif node.offsets is not None and node.offsets[index] is not None:
+                made.append(Buffer(names[result], result.type, "temp", node.offsets[index]))
+    return {b.name: b for b in made}
+
+
+def _arena_end(graph: Graph, buffers) -> Dim:
+    """Bytes of the planned arena: the largest end of a buffer; only ends not proved below another."""
+    ends: list[Dim] = []
+    for buffer in buffers:
+        if buffer.offset is None:
+            continue
+        end = _align(buffer.offset + buffer.type.nbytes)
+        if any(graph.facts.proved_le(end, other) for other in ends):
+            continue
+        ends = [e for e in ends if not graph.facts.proved_le(e, end)] + [end]
+    total: Dim = 0
+    for end in ends:
+        total = maximum(total, end)
+    return total
+
+
+def _place_workspaces(
+    group: str, planned: Launches, base: Dim
+) -> tuple[dict[str, Buffer], Dim]:
+    """Workspaces lie after the arena, at the same place for every group: one runs at a time."""
+    spaces = {}
+    end = base
+    for label, type in planned.workspaces.items():
+        spaces[label] = Buffer(f"{group}.{label}", type, "temp", end)
+        end = _align(end + type.nbytes)
+    return spaces, end
+
+
+def _align(size: Dim) -> Dim:
+    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT

@@ -1,0 +1,62 @@
+"""Follows an index forward, from the value a template iterates over to the value it stores."""
+
+from ..ir.dim import Dim
+from ..ir.errors import UnsupportedOp
+from ..ir.graph import Node, Value
+from .indexing import delinearize, linearize
+from .inline import Inliner
+
+
+def path_between(inliner: Inliner, start: Value, end: Value) -> list[Node] | None:
+    """Nodes of the group that lead from `start` to `end`, None when none do."""
+    if start is end:
+        return []
+    if not inliner.is_inside(end):
+        return None
+    for operand in end.node.operands:
+        path = path_between(inliner, start, operand)
+        if path is not None:
+            return [*path, end.node]
+    return None
+
+
+def forward_index(
+    inliner: Inliner, path: list[Node], start: Value, index: tuple[Dim, ...]
+) -> tuple[Dim, ...]:
+    """Where the element `index` of `start` is found at the end of `path`."""
+    shape = start.shape
+    for node in path:
+        result = node.results[0]
+        if node.op.name == "reshape":
+            index = delinearize(linearize(index, shape), result.shape, inliner.facts)
+        elif node.op.name == "transpose":
+            index = tuple(index[axis] for axis in node.attrs["perm"])
+        elif node.op.scalar is not None or node.op.kind == "composite":
+            extra = result.type.rank - len(shape)
+            if extra < 0 or any(d != 1 for d in result.shape[:extra]) or result.shape[extra:] != shape:
+                raise _not_followed(node, "it broadcasts the value that the kernel computes")
+            index = (0,) * extra + index
+        else:
+            raise _not_followed(node, "it is not a one-to-one view")
+        shape = result.shape
+    return index
+
+
+def trailing_views(inliner: Inliner, value: Value) -> tuple[Value, list[Node]]:
+    """The value that `value` is a reshaped and transposed view of, and the views in order."""
+    views: list[Node] = []
+    while inliner.is_inside(value) and value not in inliner.bound:
+        if value.node.op.name not in ("reshape", "transpose"):
+            break
+        views.insert(0, value.node)
+        value = value.node.operands[0]
+    return value, views
+
+
+def _not_followed(node: Node, why: str) -> UnsupportedOp:
+    return UnsupportedOp(
+        f"{node.op.name} cannot follow in this kernel: {why}",
+        where=node.loc or "",
+        facts=f"{', '.join(str(v.type) for v in node.operands)} -> {node.results[0].type}",
+        fix="partition it into another group",
+    )

@@ -1,0 +1,182 @@
+"""Runs loop IR with NumPy, in float64: what lowering is tested against, without an emitter."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from tilewright.codegen.loops import (
+    Apply,
+    Cast,
+    Const,
+    Contract,
+    Index,
+    Load,
+    LoopKernel,
+    PagedAttention,
+    Pointwise,
+    Reduce,
+    Ref,
+    Sample,
+    Select,
+    Store,
+)
+from tilewright.ir.dim import compile_dims, symbols_of
+from tilewright.ir.op import OPS
+from tilewright.ir.scalar import FUNCTIONS
+
+REDUCERS = {
+    "sum": lambda x: x.sum(-1),
+    "prod": lambda x: x.prod(-1),
+    "max": lambda x: x.max(-1),
+    "min": lambda x: x.min(-1),
+    "any": lambda x: x.any(-1),
+    "all": lambda x: x.all(-1),
+    "argmax": lambda x: x.argmax(-1),
+    "argmin": lambda x: x.argmin(-1),
+}
+
+
+def run_kernel(kernel: LoopKernel, buffers: list[np.ndarray], sizes: Mapping[str, int]) -> None:
+    """Run `kernel` on flat buffers (one a parameter), writing those it stores to."""
+    for part in kernel.parts:
+        _Run(buffers, dict(sizes)).part(part)
+
+
+class _Run:
+    def __init__(self, buffers, sizes):
+        self.buffers = buffers
+        self.env: dict[str, np.ndarray | int] = sizes
+        self.refs: dict[str, np.ndarray] = {}
+        self.mask = np.True_  # where a guarded side of a Select is live
+
+    def part(self, part) -> None:
+        getattr(self, type(part).__name__.lower())(part)
+
+    def grid(self, axes) -> None:
+        extents = [self.index(a.extent) for a in axes]
+        for i, (axis, extent) in enumerate(zip(axes, extents)):
+            shape = [1] * len(axes)
+            shape[i] = int(extent)
+            self.env[axis.name] = np.arange(extent).reshape(shape)
+
+    def index(self, dim):
+        if isinstance(dim, int):
+            return dim
+        names = sorted(symbols_of(dim))
+        bind = compile_dims([dim], names)
+        if " min" in str(dim) or "min(" in str(dim):
+            bind.__globals__["min"] = np.minimum
+        return bind(*(self.env[n] for n in names))[0]
+
+    def element(self, e):
+        match e:
+            case Const(value=value):
+                return value
+            case Index(value=value):
+                return self.index(value)
+            case Ref(name=name):
+                return self.refs[name]
+            case Cast(arg=arg, dtype=dtype):
+                value = np.asarray(self.element(arg))
+                if dtype.is_float:
+                    return value.astype(np.float64)
+                return value.astype(dtype.numpy)
+            case Apply(fn=fn, args=args):
+                values = [self.element(a) for a in args]
+                with np.errstate(all="ignore"):
+                    return FUNCTIONS[fn](*values)
+            case Select(lhs=lhs, rhs=rhs, then=then, other=other):
+                condition = np.asarray(self.index(lhs) < self.index(rhs))
+                outer = self.mask
+                self.mask = outer & condition
+                yes = self.element(then)
+                self.mask = outer & ~condition
+                no = self.element(other)
+                self.mask = outer
+                return np.where(condition, yes, no)
+            case Load(param=param, offset=offset, indirect=indirect):
+                self.bind_indirect(indirect)
+                at = self.index(offset)
+                live, at = np.broadcast_arrays(self.mask, at)
+                values = self.buffers[param][np.where(live, at, 0)]
+                return values
+        raise AssertionError(e)
+
+    def bind_indirect(self, indirect) -> None:
+        for name, element in indirect:
+            self.env[name] = np.asarray(self.element(element)).astype(np.int64)
+
+    def store(self, store: Store, shape) -> None:
+        value = np.broadcast_to(self.element(store.value), shape)
+        self.bind_indirect(store.indirect)
+        at = np.broadcast_to(self.index(store.offset), shape)
+        if store.guard is not None:
+            keep = np.broadcast_to(np.asarray(self.element(store.guard)) >= 0, shape)
+            at, value = at[keep], value[keep]
+        target = self.buffers[store.param]
+        assert at.size == np.unique(at).size, "two points store to one element"
+        target[at] = value.astype(target.dtype)
+
+    def shape(self, axes):
+        return tuple(int(self.index(a.extent)) for a in axes)
+
+    def pointwise(self, part: Pointwise) -> None:
+        self.grid(part.axes)
+        for store in part.stores:
+            self.store(store, self.shape(part.axes))
+
+    def reduce(self, part: Reduce) -> None:
+        axes = (*part.rows, part.axis)
+        self.grid(axes)
+        shape = self.shape(axes)
+        for phase in part.phases:
+            made = {}
+            for reduction in phase:
+                full = np.broadcast_to(self.element(reduction.value), shape)
+                made[reduction.name] = REDUCERS[reduction.op](full)[..., None]
+            self.refs.update(made)
+        for store in part.row_stores:
+            self.env[part.axis.name] = np.zeros((1,) * len(axes), int)
+            self.store(store, (*shape[:-1], 1))
+        self.grid(axes)
+        for store in part.stores:
+            self.store(store, shape)
+
+    def contract(self, part: Contract) -> None:
+        batch, b = part.batch, len(part.batch)
+        self.grid((*batch, part.m, part.k))
+        x = np.broadcast_to(self.element(part.x), self.shape((*batch, part.m, part.k)))
+        for stat in part.stats:
+            full = np.broadcast_to(self.element(stat.value), x.shape)
+            self.refs[stat.name] = REDUCERS[stat.op](full)[..., None]
+        self.grid((*batch, part.n, part.k))
+        for i, w in enumerate(part.ws):
+            wide = np.broadcast_to(self.element(w), self.shape((*batch, part.n, part.k)))
+            self.refs[f"acc{i}"] = np.einsum("...mk,...nk->...mn", x, wide)
+        axes = (*batch, part.m, part.n)
+        self.grid(axes)
+        assert len(axes) == b + 2
+        for store in part.stores:
+            self.store(store, self.shape(axes))
+
+    def pagedattention(self, part: PagedAttention) -> None:
+        tokens, seqs = int(self.index(part.tokens)), int(self.index(part.sequences))
+        t, h, d = np.ogrid[:tokens, : part.num_heads, : part.head_dim]
+        at = self.index(part.q_offset) + t * part.q_token_stride + h * part.q_head_stride + d
+        pool = self.buffers[part.kv].reshape(-1, 2, part.num_kv_heads, part.page_size, part.head_dim)
+        out = OPS["paged_attention"].reference(
+            self.buffers[part.q][at],
+            pool,
+            self.buffers[part.page_table].reshape(seqs, -1),
+            self.buffers[part.query_starts],
+            self.buffers[part.context_lens],
+            scale=part.scale,
+            window=part.window,
+            softcap=part.softcap,
+        )
+        self.buffers[part.out][:] = out.reshape(-1)
+
+    def sample(self, part: Sample) -> None:
+        names = ("logits", "temperature", "top_k", "top_p", "seed", "step")
+        given = [self.buffers[getattr(part, n)] for n in names]
+        given[0] = given[0].reshape(-1, part.vocab)
+        self.buffers[part.out][:] = OPS["sample"].reference(*given)
