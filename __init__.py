@@ -1,0 +1,75 @@
+"""Tilewright compiles neural networks for inference: any model in, generated kernels out.
+
+Importing this module loads nothing heavy: each public name is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+# public name -> the module that defines it
+_HOMES = {
+    "compile": "cli.driver",
+    "load": "cli.driver",
+    "LLM": "cli.driver",
+    "SamplingParams": "runtime.sampling",
+    **dict.fromkeys(
+        [
+            "ArtifactError",
+            "BuildError",
+            "CheckpointError",
+            "DeviceError",
+            "DimError",
+            "OptionError",
+            "OutOfMemory",
+            "OutOfPages",
+            "ParseError",
+            "PassError",
+            "RequestError",
+            "ShapeError",
+            "TilewrightError",
+            "UnsupportedModel",
+            "UnsupportedOp",
+            "VerifyError",
+        ],
+        "ir.errors",
+    ),
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # resolved by __getattr__
+
+if TYPE_CHECKING:
+    from .cli.driver import LLM, compile, load
+    from .ir.errors import (
+        ArtifactError,
+        BuildError,
+        CheckpointError,
+        DeviceError,
+        DimError,
+        OptionError,
+        OutOfMemory,
+        OutOfPages,
+        ParseError,
+        PassError,
+        RequestError,
+        ShapeError,
+        TilewrightError,
+        UnsupportedModel,
+        UnsupportedOp,
+        VerifyError,
+    )
+    from .runtime.sampling import SamplingParams
+
+
+def __getattr__(name: str):
+    """Import a public name at its first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value  # later uses do not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

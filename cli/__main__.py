@@ -1,0 +1,5 @@
+"""`python -m tilewright.cli`"""
+
+from . import main
+
+main()

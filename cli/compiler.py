@@ -1,0 +1,100 @@
+"""Graph and weights -> program and packed weights: the middle that every front end shares."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import passes
+from ..codegen.build import build
+from ..codegen.pack import pack
+from ..ir.errors import OptionError
+from ..ir.evaluate import evaluate
+from ..ir.graph import Graph
+from ..ir.program import Program
+from ..ir.target import Target, cpu, get_target
+from ..passes import Pass, PassResult, Report
+
+Progress = Callable[[str, int, int], None]  # (what, done, of)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program, its packed weights (by buffer name), and how it came about."""
+
+    program: Program
+    weights: Mapping[str, np.ndarray]
+    report: Report
+    graph: Graph  # after all passes
+
+    @property
+    def fallback_ops(self) -> int:
+        """Steps that are not generated kernels. We have no other kind, so each is counted."""
+        return sum(
+            self.program.kernels[choice.kernel].language not in ("cpp", "triton")
+            for step in self.program.steps
+            for choice in step.choices
+        )
+
+
+def compile_graph(
+    graph: Graph,
+    weights: Mapping[str, np.ndarray],
+    pipeline: str | Sequence[Pass],
+    target: Target,
+    *,
+    progress: Progress | None = None,
+) -> Compiled:
+    """Run the pipeline, build the kernels, and prepare the weights. Raises our own errors only."""
+    result = passes.run(graph, pipeline)
+    program = build(result.graph, target, kv=result.kv, progress=progress)
+    arrays = dict(prepared_weights(result, weights, program))
+    return Compiled(program, arrays, result.report, result.graph)
+
+
+def prepared_weights(
+    result: PassResult, weights: Mapping[str, np.ndarray], program: Program
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Each weight of the program in its layout, one at a time.
+
+    `weights` is looked up by name when a weight is needed, so its arrays may be loaded lazily.
+    """
+    buffers = {b.name: b for b in program.weights}
+    if result.prepare is None:
+        sources: Iterator[tuple[str, np.ndarray]] = ((n, weights[n]) for n in buffers)
+    else:
+        arrays, _ = evaluate(result.prepare, {}, weights.__getitem__, precision=None)
+        names = [v.name or "" for v in result.graph.weights]
+        arrays.reverse()  # taken from the end, so that each is freed once it is packed
+        sources = ((name, arrays.pop()) for name in names)
+    for name, array in sources:
+        buffer = buffers[name]
+        yield name, pack(buffer.layout, array.astype(buffer.type.dtype.numpy, copy=False))
+
+
+def resolve_target(name: str | Target) -> Target:
+    """The target called `name`; "auto" is the GPU when there is one, else this CPU."""
+    if isinstance(name, Target):
+        return name
+    if name == "auto":
+        from .machine import gpu_target
+
+        name = gpu_target() or "cpu"
+    return cpu() if name == "cpu" else get_target(name)
+
+
+def open_device(target: Target):
+    """The device that runs programs of `target` on this machine. DeviceError when there is none."""
+    if target.kind == "cuda":
+        from ..runtime.cuda import CudaDevice
+
+        return CudaDevice()
+    if target.is_gpu:
+        raise OptionError(
+            f"programs for {target.name} can be built here, not run",
+            facts=f"it is a {target.kind} device",
+            fix="save the artifact and load it where the device is",
+        )
+    from ..runtime.cpu import CpuDevice
+
+    return CpuDevice()

@@ -1,0 +1,85 @@
+"""How a verb talks: errors in four parts to stderr, results to stdout, JSON on request."""
+
+import functools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+import typer
+
+from ..ir.errors import TilewrightError
+
+_debug = False
+
+
+def set_debug(on: bool) -> None:
+    """Show tracebacks under errors for the rest of this process."""
+    global _debug
+    _debug = on
+
+
+def verb(function: Callable) -> Callable:
+    """Wrap a command so that whatever ends it early is one screen and an exit code.
+
+    Our own errors exit with 1 and no traceback; Ctrl-C with 130 and one line; a reader that closed
+    the pipe with 141. Anything else is a bug of ours, and says so.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        try:
+            function(*args, **kwargs)
+            sys.stdout.flush()  # a closed pipe shows here and not at exit
+        except TilewrightError as error:
+            _fail(f"{_red(error.kind)}: {error}", 1)
+        except KeyboardInterrupt:
+            _fail("\ninterrupted", 130)
+        except BrokenPipeError:
+            # Python flushes stdout once more at exit; give it somewhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise  # usage: typer prints it and exits with 2
+        except OSError as error:
+            # a file that cannot be written, a full disk: the system's own words say what
+            _fail(f"{_red(type(error).__name__)}: {error.filename or ''}: {error.strerror}", 1)
+        except Exception as error:  # noqa: BLE001  (the last resort of a command line)
+            hint = (
+                "" if _debug else "\n  run it again with --debug to see where, and please report it"
+            )
+            text = f"{type(error).__name__}: {error}"
+            _fail(f"{_red('InternalError')}: {text}\n  this is a bug in Tilewright{hint}", 1)
+
+    return wrapped
+
+
+def _fail(text: str, code: int) -> None:
+    if _debug:
+        traceback.print_exc()
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+    raise typer.Exit(code) from None
+
+
+def _red(text: str) -> str:
+    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        return f"\x1b[1;31m{text}\x1b[0m"
+    return text
+
+
+def print_json(data: object) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def human_bytes(count: float) -> str:
+    """1536 -> '1.5 KiB'"""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1024 or unit == "TiB":
+            break
+    return f"{count:.1f} {unit}"

@@ -1,0 +1,134 @@
+"""`tilewright opt`: run passes over the text of a graph, so that a bug report is a file."""
+
+import sys
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..ir.errors import OptionError
+from .console import print_json
+
+
+def opt(
+    file: Annotated[str, typer.Argument(help="A graph as text; - reads standard input.")] = "",
+    passes: Annotated[
+        str, typer.Option("--passes", "-p", help="Passes to run: a,b{option=value}.")
+    ] = "",
+    pipeline: Annotated[str, typer.Option(help="A named pipeline to run; see --list.")] = "",
+    stop_after: Annotated[str, typer.Option(help="Stop after this pass.")] = "",
+    check: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=2,
+            help="0: trust the passes; 1: verify after each; 2: also run the reference after each.",
+        ),
+    ] = 1,
+    dump: Annotated[
+        Path | None, typer.Option(help="Write the graph after each pass that changed it, here.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write the graph.")
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Print what each pass did, to standard error.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print graph and report (or the list) as JSON.")
+    ] = False,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="List passes, their options, and pipelines.")
+    ] = False,
+) -> None:
+    """Run passes over the text of a graph and print the graph that comes out."""
+    from .. import passes as layer  # loads every pass
+
+    if list_all:
+        listed = {"passes": _list_passes(), "pipelines": _list_pipelines()}
+        if as_json:
+            print_json(listed)
+        else:
+            print(_render_list(listed))
+        return
+    if not file:
+        raise typer.BadParameter("name a file, or - for standard input", param_hint="FILE")
+    if bool(passes) == bool(pipeline):
+        raise typer.BadParameter("give one of --passes and --pipeline", param_hint="--passes")
+    if pipeline and pipeline not in layer.PIPELINES:
+        raise OptionError(
+            f"no pipeline named {pipeline!r}", facts=f"pipelines: {', '.join(layer.PIPELINES)}"
+        )
+
+    from ..ir.parse import parse_graph
+    from ..ir.text import print_graph
+    from ..ir.verify import verify
+
+    text, name = _read(file)
+    graph = parse_graph(text, path=name)
+    verify(graph)  # the text's own faults are not those of the first pass
+    chosen = layer.parse_pipeline(pipeline or passes)
+    result = layer.run(graph, chosen, check=check, dump=dump, stop_after=stop_after or None)
+    text = print_graph(result.graph)
+    if report and not as_json:
+        print(result.report, file=sys.stderr)
+    if output is not None:
+        output.write_text(text)
+    if as_json:
+        print_json({"graph": text, "report": result.report.to_json()})
+    elif output is None:
+        print(text, end="")
+
+
+def _read(file: str) -> tuple[str, str]:
+    """(text, name for messages)."""
+    if file == "-":
+        return sys.stdin.read(), "<stdin>"
+    path = Path(file)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise OptionError(f"{file} {what}", fix="give the path of a graph's text, or -")
+    try:
+        return path.read_text(), file
+    except UnicodeDecodeError as error:
+        raise OptionError(
+            f"{file} is not text",
+            facts=f"byte {error.start} is not UTF-8",
+            fix="give the path of a graph's text, as TILEWRIGHT_DUMP writes it",
+        ) from None
+
+
+def _list_passes() -> list[dict]:
+    from .. import passes as layer
+
+    return [
+        {
+            "name": name,
+            "doc": (cls.__doc__ or "").splitlines()[0],
+            "options": {
+                option.name: None if option.default is MISSING else option.default
+                for option in fields(cls)
+            },
+        }
+        for name, cls in layer.registry().items()
+    ]
+
+
+def _list_pipelines() -> dict[str, list[str]]:
+    from .. import passes as layer
+
+    return {name: [str(each) for each in make()] for name, make in layer.PIPELINES.items()}
+
+
+def _render_list(listed: dict) -> str:
+    width = max(len(each["name"]) for each in listed["passes"]) + 2
+    lines = ["passes:"]
+    for each in listed["passes"]:
+        lines.append(f"  {each['name']:<{width}}{each['doc']}")
+        lines += [f"  {'':<{width}}{key} = {value}" for key, value in each["options"].items()]
+    lines.append("pipelines:")
+    for name, members in listed["pipelines"].items():
+        lines.append(f"  {name}")
+        lines += [f"    {member}" for member in members]
+    return "\n".join(lines)

@@ -1,0 +1,41 @@
+"""The interface between a CPU library and whoever runs it: names, layouts and fixed sizes.
+
+One shared library a program. It exports, besides the kernels (names of `Program.kernels`):
+
+    int32_t tw_abi_version(void);                    // VERSION below
+    int32_t tw_num_kernels(void);
+    const char* tw_kernel_name(int32_t index);       // in the order given to `compile_library`
+    int32_t tw_kernel_index(const char* name);       // -1: there is none
+    int64_t tw_scratch_bytes(const TwStep*, int64_t num_steps, int32_t num_threads);
+    int32_t tw_run(const TwStep*, int64_t num_steps, int32_t num_threads, int64_t* step_ns);
+
+    struct TwStep {            // 24 bytes
+        int32_t kernel;        // index in the table of kernels
+        int32_t reserved;      // 0
+        void* const* p;        // buffers, in the order of LoopKernel.params
+        const int64_t* d;      // dims, in the order of LoopKernel.symbols
+    };
+
+`tw_run` runs the steps in order inside one parallel region, with a barrier after each. `step_ns` is
+NULL or has num_steps elements that receive nanoseconds. It returns OK, NO_MEMORY (the scratch could
+not be allocated) or BAD_STEP (an index outside the table); in both cases nothing has run. Scratch
+belongs to the calling thread and is kept for its next call: `tw_scratch_bytes` says how much a run
+needs. Two threads may call `tw_run` of one library at the same time.
+
+Buffers start at a multiple of 64 bytes for speed; nothing breaks when one does not. Bools are bytes
+0 or 1. Weights lie as `Buffer.layout` says (codegen/pack.py).
+
+Every kernel is `void NAME(void* const* p, const int64_t* d, const TwTeam* team)`, called by all
+threads of the team, and has a twin `void NAME_scratch(const int64_t* d, int64_t num_threads,
+int64_t need[2])` that says how many bytes of scratch each thread (need[0]) and the team together
+(need[1]) want. Results depend neither on the number of threads nor on how many rows there are.
+"""
+
+VERSION = 1
+
+# what tw_run returns
+OK, NO_MEMORY, BAD_STEP = 0, 1, 2
+
+PANEL = 32  # columns of a packed weight that lie side by side: one 64-byte line of bf16
+K_BLOCK = 256  # products summed from zero before they join the total; part of every result's bits
+KEY_SPLIT = 256  # keys of one partial softmax; part of every attention result's bits

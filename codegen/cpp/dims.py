@@ -1,0 +1,60 @@
+"""Dims as C++ expressions of 64-bit integers."""
+
+from ...ir.dim import Call, Dim, Expr, substitute, symbol, symbols_of
+
+PREFIX = "v_"  # before every symbol's name, so that none is a word of C++
+
+
+def name(symbol_name: str) -> str:
+    """The C++ variable of a symbol, an axis or an indirect index."""
+    return PREFIX + symbol_name
+
+
+def text(dim: Dim) -> str:
+    """`dim` as a C++ expression, safe as an operand of anything."""
+    if isinstance(dim, int):
+        return str(dim) if dim >= 0 else f"({dim})"
+    terms = [_term(monomial, coefficient) for monomial, coefficient in dim.terms]
+    return terms[0] if len(terms) == 1 and terms[0].isidentifier() else f"({' + '.join(terms)})"
+
+
+def _term(monomial, coefficient: int) -> str:
+    factors = [_atom(atom) for atom, power in monomial for _ in range(power)]
+    if coefficient != 1 or not factors:
+        factors.insert(0, str(coefficient) if coefficient >= 0 else f"({coefficient})")
+    return "*".join(factors)
+
+
+def _atom(atom: str | Call) -> str:
+    if isinstance(atom, str):
+        return name(atom)
+    function = {"floordiv": "tw_fdiv", "mod": "tw_fmod", "min": "tw_lesser", "max": "tw_greater"}
+    return f"{function[atom.op]}({', '.join(text(a) for a in atom.args)})"
+
+
+def split(dim: Dim, axis: str) -> tuple[Dim, Dim]:
+    """(the terms of `dim` without `axis`, those with it)."""
+    if isinstance(dim, int):
+        return dim, 0
+    without = tuple(t for t in dim.terms if axis not in symbols_of(Expr((t,))))
+    within = tuple(t for t in dim.terms if axis in symbols_of(Expr((t,))))
+    return _sum(without), _sum(within)
+
+
+def coefficient(dim: Dim, axis: str) -> Dim | None:
+    """c where `dim` is c * axis + rest and neither c nor rest depends on axis; None otherwise."""
+    rest = substitute(dim, {axis: 0})
+    factor = substitute(dim, {axis: 1}) - rest
+    if axis in symbols_of(factor) or axis in symbols_of(rest):
+        return None
+    return factor if rest + factor * symbol(axis) == dim else None
+
+
+def _sum(terms) -> Dim:
+    total: Dim = 0
+    for monomial, c in terms:
+        if monomial:
+            total = total + Expr(((monomial, c),))
+        else:
+            total = total + c
+    return total

@@ -1,0 +1,270 @@
+"""Element expressions as C++ statements, each placed in the outermost loop where it is known."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...ir.dim import Dim, symbols_of
+from ...ir.errors import BuildError
+from ...ir.types import DType, TensorType, bf16, bool_, f16, f32
+from ..loops import Apply, Cast, Const, Element, Index, Load, LoopKernel, Ref, Select, Store
+from . import dims
+from .scalars import apply, constant, convert
+
+# how a dtype is computed with, and how it is stored
+VALUE_TYPES = {
+    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "int64_t",
+    "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
+}  # fmt: skip
+STORED_TYPES = VALUE_TYPES | {"f16": "uint16_t", "bf16": "uint16_t"}
+
+
+def value_type(dtype: DType) -> str:
+    """The C++ type that elements of `dtype` are computed in."""
+    if dtype.name not in VALUE_TYPES:
+        raise BuildError(f"no C++ type for {dtype}", fix="decompose it to f32 before codegen")
+    return VALUE_TYPES[dtype.name]
+
+
+def stored_type(type: TensorType) -> str:
+    """The C++ type of a buffer's elements."""
+    value_type(type.dtype)
+    return STORED_TYPES[type.dtype.name]
+
+
+@dataclass
+class Level:
+    """One nesting level of the code being made: what is known there, what was computed there."""
+
+    known: frozenset[str]  # axes, indirect indices and refs that have a value here
+    lines: list[str] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)  # number of an element -> its variable
+    indirect: dict[tuple[str, int], str] = field(default_factory=dict)
+    hoists: bool = True  # False: a branch that may not be taken; nothing leaves it
+
+
+class Numbering:
+    """Numbers elements so that equal ones share a number, without walking a shared tree twice."""
+
+    def __init__(self):
+        self._by_id: dict[int, int] = {}
+        self._by_key: dict[tuple, int] = {}
+        self._keep: list[Element] = []  # ids stay valid while the objects live
+        self.deps: list[frozenset[str]] = []  # axes, refs and indirect indices an element needs
+
+    def number(self, element: Element) -> int:
+        """The number of `element`."""
+        known = self._by_id.get(id(element))
+        if known is not None:
+            return known
+        key, deps = self._key(element)
+        number = self._by_key.setdefault(key, len(self._by_key))
+        if number == len(self.deps):
+            self.deps.append(deps)
+        self._by_id[id(element)] = number
+        self._keep.append(element)
+        return number
+
+    def deps_of(self, element: Element) -> frozenset[str]:
+        """Axes, refs and outer indirect indices that the value depends on."""
+        return self.deps[self.number(element)]
+
+    def _key(self, e: Element) -> tuple[tuple, frozenset[str]]:
+        match e:
+            case Const():
+                return ("const", repr(e.value), e.dtype.name), frozenset()
+            case Index():
+                return ("index", e.value, e.dtype.name), symbols_of(e.value)
+            case Ref():
+                return ("ref", e.name), frozenset((f"ref {e.name}",))
+            case Load():
+                inner = tuple((n, self.number(i)) for n, i in e.indirect)
+                deps = symbols_of(e.offset) - {n for n, _ in inner}
+                deps = deps.union(*(self.deps[i] for _, i in inner))
+                return ("load", e.param, e.offset, inner), deps
+            case Apply():
+                args = tuple(self.number(a) for a in e.args)
+                deps = frozenset().union(*(self.deps[a] for a in args))
+                return ("apply", e.fn, args, e.dtype.name), deps
+            case Cast():
+                arg = self.number(e.arg)
+                return ("cast", arg, e.dtype.name), self.deps[arg]
+            case Select():
+                then, other = self.number(e.then), self.number(e.other)
+                deps = symbols_of(e.lhs) | symbols_of(e.rhs) | self.deps[then] | self.deps[other]
+                return ("select", e.lhs, e.rhs, then, other), deps
+        raise BuildError(f"{type(e).__name__} is no element")
+
+
+class Scope:
+    """Emits elements into nested levels. `axes` are names bound by loops of this part.
+
+    `refs` gives the C++ text of named results and what each depends on. `assumed` holds conditions
+    of Selects that are decided here, (lhs, rhs) -> truth.
+    """
+
+    def __init__(
+        self,
+        kernel: LoopKernel,
+        axes: frozenset[str],
+        refs: Mapping[str, tuple[str, frozenset[str]]] | None = None,
+    ):
+        self.kernel = kernel
+        self.axes = axes
+        self.refs = dict(refs or {})
+        self.numbering = Numbering()
+        self.levels: list[Level] = [Level(frozenset())]
+        self.assumed: dict[tuple[Dim, Dim], bool] = {}
+        self.count = 0
+
+    # ---- levels ----
+
+    def push(self, known: frozenset[str] = frozenset(), *, hoists: bool = True) -> Level:
+        """Enter a nested block in which `known` have values."""
+        level = Level(self.levels[-1].known | known, hoists=hoists)
+        self.levels.append(level)
+        return level
+
+    def pop(self) -> list[str]:
+        """Leave the innermost block; its lines."""
+        return self.levels.pop().lines
+
+    def write(self, line: str) -> None:
+        """A line of the innermost block."""
+        self.levels[-1].lines.append(line)
+
+    def fresh(self, stem: str = "x") -> str:
+        """A variable name not used yet."""
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def needs(self, element: Element) -> frozenset[str]:
+        """Axes that the element's value depends on, through refs too."""
+        return self.resolve(self.numbering.deps_of(element))
+
+    def resolve(self, deps: frozenset[str]) -> frozenset[str]:
+        """Dependences in terms of axes alone: graph symbols are always known."""
+        out: set[str] = set()
+        for dep in deps:
+            if dep.startswith("ref "):
+                out |= self.refs[dep[4:]][1]
+            elif dep in self.axes:
+                out.add(dep)
+        return frozenset(out)
+
+    def _level_for(self, needs: frozenset[str]) -> Level:
+        # the outermost block that knows all of it, but never out of a branch
+        at = len(self.levels) - 1
+        while at and self.levels[at].hoists and needs <= self.levels[at - 1].known:
+            at -= 1
+        return self.levels[at]
+
+    # ---- elements ----
+
+    def emit(self, element: Element) -> str:
+        """A C++ expression (a variable or a literal) with the element's value."""
+        element = self.decided(element)
+        if isinstance(element, Const):
+            return constant(element.value, element.dtype)
+        number = self.numbering.number(element)
+        for level in self.levels:
+            if number in level.names:
+                return level.names[number]
+        if isinstance(element, Ref):
+            return self.refs[element.name][0]
+        if isinstance(element, Select):
+            return self._select(element, number)
+        text = self._expression(element)
+        level = self._level_for(self.needs(element))
+        variable = self.fresh()
+        level.lines.append(f"const {value_type(element.dtype)} {variable} = {text};")
+        level.names[number] = variable
+        return variable
+
+    def decided(self, element: Element) -> Element:
+        """The branch taken, where a Select's condition is assumed."""
+        while isinstance(element, Select) and (element.lhs, element.rhs) in self.assumed:
+            element = element.then if self.assumed[element.lhs, element.rhs] else element.other
+        return element
+
+    def _expression(self, e: Element) -> str:
+        match e:
+            case Index():
+                return f"({value_type(e.dtype)}){dims.text(e.value)}"
+            case Load():
+                return self.load(e)
+            case Apply():
+                args = tuple(self.decided(a) for a in e.args)
+                return apply(e.fn, args, [self.emit(a) for a in args], e.dtype)
+            case Cast():
+                arg = self.decided(e.arg)
+                return convert(self.emit(arg), arg.dtype, e.dtype)
+        raise BuildError(f"{type(e).__name__} is no element")
+
+    def load(self, e: Load) -> str:
+        """The widened element of a buffer."""
+        type = self.kernel.params[e.param].type
+        return widen(f"p{e.param}[{self.offset(e.offset, e.indirect)}]", type.dtype)
+
+    def offset(self, offset: Dim, indirect: tuple[tuple[str, Element], ...]) -> str:
+        """A C++ expression for an offset whose indirect indices are loaded first."""
+        for name, element in indirect:
+            self._indirect(name, element)
+        return dims.text(offset)
+
+    def _indirect(self, name: str, element: Element) -> None:
+        # The index is a variable of its own name: dims print it like an axis.
+        key = (name, self.numbering.number(element))
+        if any(key in level.indirect for level in self.levels):
+            return
+        value = self.emit(element)
+        level = self._level_for(self.needs(element))
+        level.lines.append(f"const int64_t {dims.name(name)} = (int64_t){value};")
+        level.indirect[key] = name
+
+    def _select(self, e: Select, number: int) -> str:
+        # only the chosen side may load, so each side is computed inside its own block
+        variable = self.fresh()
+        out = self.levels[-1]
+        out.lines.append(f"{value_type(e.dtype)} {variable};")
+        before = dict(self.assumed)
+        for condition, side in (("if", e.then), ("else", e.other)):
+            self.assumed[e.lhs, e.rhs] = condition == "if"
+            self.push(hoists=False)
+            self.write(f"{variable} = {self.emit(side)};")
+            lines = self.pop()
+            test = f" ({dims.text(e.lhs)} < {dims.text(e.rhs)})" if condition == "if" else ""
+            out.lines += [f"{condition}{test} {{", *("    " + x for x in lines), "}"]
+        self.assumed = before
+        out.names[number] = variable
+        return variable
+
+    # ---- stores ----
+
+    def store(self, store: Store) -> None:
+        """Write one element, without its guard."""
+        type = self.kernel.params[store.param].type
+        value = self.emit(store.value)
+        at = self.offset(store.offset, store.indirect)
+        self.write(f"p{store.param}[{at}] = {narrow(value, self.dtype_of(store.value), type.dtype)};")
+
+    def dtype_of(self, element: Element) -> DType:
+        """The dtype of an element's value."""
+        return self.decided(element).dtype
+
+
+def widen(text: str, dtype: DType) -> str:
+    """A stored element as the value that is computed with."""
+    if dtype == bf16:
+        return f"tw_from_bf16({text})"
+    if dtype == f16:
+        return f"tw_from_f16({text})"
+    return text
+
+
+def narrow(text: str, source: DType, dtype: DType) -> str:
+    """A value as the element that is stored."""
+    if dtype in (bf16, f16):
+        return f"tw_to_{dtype.name}({convert(text, source, f32)})"
+    if dtype == bool_:
+        return text if source == bool_ else f"({text} != 0)"
+    return convert(text, source, dtype)

@@ -1,0 +1,78 @@
+"""Pointwise parts: outer axes shared among threads, the last axis swept."""
+
+from ...ir.dim import Dim, product
+from ..loops import Axis, LoopKernel, Pointwise
+from . import dims
+from .elements import Scope
+from .sweep import store_sink, sweep
+
+BLOCK = 4096  # elements of the last axis that one thread takes at a time
+
+
+def emit_pointwise(kernel: LoopKernel, part: Pointwise, name: str) -> list[str]:
+    """A function that computes the part."""
+    axes = tuple(a for a in part.axes if a.extent != 1)
+    units = [a.name for a in part.axes if a.extent == 1]
+    inner = axes[-1] if axes else Axis("unit", 1)
+    outer = axes[:-1]
+    is_whole = isinstance(inner.extent, int) and inner.extent <= BLOCK
+    scope = Scope(kernel, frozenset(a.name for a in part.axes) | {inner.name})
+    lines = [f"static void {name}(TW_ARGS) {{"]
+    lines += ["    " + line for line in declarations(kernel)]
+    lines += [f"    const int64_t v_{unit} = 0;" for unit in units]
+    count = dims.text(product(a.extent for a in outer))
+    extent = dims.text(inner.extent)
+    if is_whole:
+        lines.append(f"    const int64_t items = {count};")
+    else:
+        lines.append(f"    const int64_t blocks = ({extent} + {BLOCK - 1}) / {BLOCK};")
+        lines.append(f"    const int64_t items = {count} * blocks;")
+    lines += [
+        "    const int64_t first = tw_cut(items, team->tid, team->nthreads);",
+        "    const int64_t last = tw_cut(items, team->tid + 1, team->nthreads);",
+        "    for (int64_t item = first; item < last; ++item) {",
+    ]
+    scope.push(frozenset(a.name for a in part.axes) - {inner.name}, hoists=False)
+    lo, hi = "0", extent
+    if not is_whole:
+        scope.write(f"const int64_t lo = item % blocks * {BLOCK};")
+        scope.write(f"const int64_t hi = tw_lesser(lo + {BLOCK}, {extent});")
+        lo, hi = "lo", "hi"
+    for line in decode(outer, "item" if is_whole else "item / blocks"):
+        scope.write(line)
+    sweep(scope, inner.name, lo, hi, [store_sink(s) for s in part.stores])
+    return [*lines, *("        " + line for line in scope.pop()), "    }", "}"]
+
+
+def decode(axes: tuple[Axis, ...], flat: str) -> list[str]:
+    """Axis variables from a flat index over their extents."""
+    if not axes:
+        return []
+    if len(axes) == 1:
+        return [f"const int64_t {dims.name(axes[0].name)} = {flat};"]
+    lines = [f"int64_t rest = {flat};"]
+    for axis in reversed(axes[1:]):
+        extent = dims.text(axis.extent)
+        lines.append(f"const int64_t {dims.name(axis.name)} = rest % {extent};")
+        lines.append(f"rest /= {extent};")
+    lines.append(f"const int64_t {dims.name(axes[0].name)} = rest;")
+    return lines
+
+
+def declarations(kernel: LoopKernel) -> list[str]:
+    """Buffers and dims as typed variables."""
+    from .elements import stored_type
+
+    lines = []
+    for i, param in enumerate(kernel.params):
+        const = "" if param.is_written else "const "
+        type = f"{const}{stored_type(param.type)}*"
+        lines.append(f"{type} const p{i} = ({type})p[{i}];")
+    for i, symbol in enumerate(kernel.symbols):
+        lines.append(f"const int64_t {dims.name(symbol)} = d[{i}];")
+    return lines
+
+
+def extent_text(extent: Dim) -> str:
+    """An extent as a C++ expression."""
+    return dims.text(extent)

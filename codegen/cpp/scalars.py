@@ -1,0 +1,113 @@
+"""The scalar functions of ir/scalar.py, constants and conversions, as C++ expressions."""
+
+import math
+from collections.abc import Sequence
+
+from ...ir.errors import BuildError
+from ...ir.types import DType, bf16, bool_, f16, f32, f64
+from ..loops import Const, Element
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+    "ne": "!=", "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
+_CALLS = {
+    "floordiv": "tw_floordiv", "mod": "tw_mod", "minimum": "tw_min", "maximum": "tw_max",
+    "abs": "tw_abs", "exp": "tw_exp", "log": "tw_log", "log1p": "tw_log1p", "expm1": "tw_expm1",
+    "sqrt": "tw_sqrt", "rsqrt": "tw_rsqrt", "sin": "tw_sin", "cos": "tw_cos", "tanh": "tw_tanh",
+    "erf": "tw_erf", "sigmoid": "tw_sigmoid", "floor": "tw_floor", "ceil": "tw_ceil",
+    "round": "tw_rint", "trunc": "tw_trunc", "pow": "tw_pow",
+}  # fmt: skip
+FUNCTIONS = frozenset((*_INFIX, *_CALLS, "div", "neg", "not", "where", "isnan"))
+_COMPARE = frozenset("lt le gt ge eq ne isnan".split())
+_TYPES = {
+    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "int64_t",
+    "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
+}  # fmt: skip
+
+
+def apply(fn: str, args: Sequence[Element], texts: Sequence[str], dtype: DType) -> str:
+    """`fn` over already emitted arguments."""
+    if fn not in FUNCTIONS:
+        raise BuildError(f"no C++ for the scalar function {fn!r}")
+    # arithmetic happens in the arguments' type; integers narrower than int come back to theirs
+    kind = args[-1].dtype
+    type = _TYPES[kind.name]
+    operands = [convert(t, a.dtype, kind) for t, a in zip(texts, args)]
+    if fn == "where":
+        return f"({texts[0]} ? {operands[1]} : {operands[2]})"
+    if fn == "isnan":
+        return f"({texts[0]} != {texts[0]})"
+    if fn == "neg":
+        return f"({type})(0 - {texts[0]})" if not kind.is_float else f"(-{texts[0]})"
+    if fn == "not":
+        return f"(!{texts[0]})" if kind == bool_ else f"({type})(~{texts[0]})"
+    if fn == "div":
+        return f"({operands[0]} / {operands[1]})"
+    if fn == "pow":
+        return _power(args[1], operands)
+    if fn in _CALLS:
+        return f"{_CALLS[fn]}({', '.join(operands)})"
+    text = f"({operands[0]} {_INFIX[fn]} {operands[1]})"
+    return text if fn in _COMPARE or kind.is_float else f"({type}){text}"
+
+
+def _power(exponent: Element, operands: Sequence[str]) -> str:
+    x, y = operands
+    if isinstance(exponent, Const):
+        # squares and cubes are what models write; products are exact enough and vectorise
+        match float(exponent.value):
+            case 1.0:
+                return x
+            case 2.0:
+                return f"({x} * {x})"
+            case 3.0:
+                return f"({x} * {x} * {x})"
+            case -1.0:
+                return f"(1 / {x})"
+    return f"tw_pow({x}, {y})"
+
+
+def constant(value: float | int | bool, dtype: DType) -> str:
+    """A literal of `dtype`."""
+    type = _TYPES[dtype.name]
+    if dtype == bool_:
+        return "true" if value else "false"
+    if dtype.is_float:
+        value = float(value)
+        if math.isnan(value):
+            return f"({type})TW_NAN"
+        if math.isinf(value):
+            return f"({type})TW_INF" if value > 0 else f"(-({type})TW_INF)"
+        text = repr(value) if dtype == f64 else f"{_as_f32(value)!r}f"
+        return f"({text})" if text.startswith("-") else text
+    value = int(value)
+    if dtype.bits == 64:
+        # the lowest value has no literal of its own
+        return "INT64_MIN" if value == -(2**63) else f"((int64_t){value})"
+    return f"(({type}){value})"
+
+
+def _as_f32(value: float) -> float:
+    # the double that prints shortest and still rounds to the same f32
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        narrow = np.float32(value)
+    if np.isinf(narrow):
+        raise BuildError(f"the constant {value!r} is beyond f32", fix="use inf or compute in f64")
+    return float(str(narrow))
+
+
+def convert(text: str, source: DType, dtype: DType) -> str:
+    """A value of `source` as `dtype`; to bf16 and f16 it is rounded and stays a float."""
+    if dtype in (bf16, f16):
+        single = convert(text, source, f32)
+        return f"tw_round_{dtype.name}({single})"
+    if _TYPES[source.name] == _TYPES[dtype.name]:
+        return text
+    if dtype == bool_:
+        return f"({text} != 0)"
+    if source.is_float and dtype.bits < 32:
+        return f"({_TYPES[dtype.name]})(int32_t){text}"
+    return f"({_TYPES[dtype.name]}){text}"

@@ -1,0 +1,162 @@
+"""The innermost loop of a part: a vectorisable sweep over one axis, free of conditions.
+
+A Select on the swept axis cuts its range; one that does not depend on it becomes an `if` around the
+loop. What is left (conditions through division, or too many) is decided element by element.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...ir.dim import Dim, floordiv, substitute, symbols_of
+from ..loops import Apply, Cast, Element, Load, Select, Store
+from . import dims
+from .elements import Scope
+
+MAX_CUTS = 4  # each doubles the code
+
+
+@dataclass(frozen=True)
+class Sink:
+    """What a sweep writes: elements it reads, how one point is written, a guard."""
+
+    elements: tuple[Element, ...]
+    write: Callable[[Scope], None]
+    guard: Element | None = None
+
+
+def store_sink(store: Store) -> Sink:
+    """The sink of a plain store."""
+    inner = tuple(element for _, element in store.indirect)
+    return Sink((store.value, *inner), lambda scope: scope.store(store), store.guard)
+
+
+def buffer_sink(place: str, element: Element, convert: Callable[[str, Element], str]) -> Sink:
+    """`place` = the element; `convert` makes its text fit the buffer's type."""
+
+    def write(scope: Scope) -> None:
+        scope.write(f"{place} = {convert(scope.emit(element), scope.decided(element))};")
+
+    return Sink((element,), write)
+
+
+def sweep(scope: Scope, axis: str, lo: str, hi: str, sinks: Sequence[Sink]) -> None:
+    """for axis in [lo, hi): the sinks. One loop for each distinct guard."""
+    groups: dict[int | None, list[Sink]] = {}
+    for sink in sinks:
+        key = None if sink.guard is None else scope.numbering.number(sink.guard)
+        groups.setdefault(key, []).append(sink)
+    for group in groups.values():
+        guard = group[0].guard
+        if guard is not None and axis not in scope.needs(guard):
+            text = scope.emit(guard)
+            with _Block(scope, f"if ({text} >= 0)"):
+                _cut(scope, axis, lo, hi, group, None, MAX_CUTS)
+        else:
+            _cut(scope, axis, lo, hi, group, guard, MAX_CUTS)
+
+
+class _Block:
+    """`head { ... }` around what is emitted; nothing is hoisted out of it."""
+
+    def __init__(self, scope: Scope, head: str):
+        self.scope, self.head = scope, head
+
+    def __enter__(self):
+        self.scope.push(hoists=False)
+
+    def __exit__(self, *error):
+        lines = self.scope.pop()
+        for line in (f"{self.head} {{".lstrip(), *("    " + x for x in lines), "}"):
+            self.scope.write(line)
+
+
+def _cut(
+    scope: Scope,
+    axis: str,
+    lo: str,
+    hi: str,
+    sinks: Sequence[Sink],
+    guard: Element | None,
+    budget: int,
+) -> None:
+    elements = [e for sink in sinks for e in sink.elements]
+    elements += [] if guard is None else [guard]
+    for select in _undecided(scope, elements) if budget else ():
+        condition = (select.lhs, select.rhs)
+        deps = symbols_of(select.lhs) | symbols_of(select.rhs)
+        if not deps <= scope.axes | set(scope.kernel.symbols):
+            continue
+        if axis not in deps:
+            test = f"({dims.text(select.lhs)} < {dims.text(select.rhs)})"
+            for head, truth in ((f"if {test}", True), ("else", False)):
+                with _Block(scope, head):
+                    _assume(scope, condition, truth, axis, lo, hi, sinks, guard, budget - 1)
+            return
+        found = _boundary(select, axis)
+        if found is None:
+            continue
+        middle, then_first = found
+        cut = scope.fresh("cut")
+        scope.write(
+            f"const int64_t {cut} = tw_lesser({hi}, tw_greater({lo}, {dims.text(middle)}));"
+        )
+        for start, stop, truth in ((lo, cut, then_first), (cut, hi, not then_first)):
+            with _Block(scope, f"if ({start} < {stop})"):
+                _assume(scope, condition, truth, axis, start, stop, sinks, guard, budget - 1)
+        return
+    _loop(scope, axis, lo, hi, sinks, guard)
+
+
+def _assume(scope: Scope, condition, truth, axis, lo, hi, sinks, guard, budget) -> None:
+    before = dict(scope.assumed)
+    scope.assumed[condition] = truth
+    _cut(scope, axis, lo, hi, sinks, guard, budget)
+    scope.assumed = before
+
+
+def _boundary(select: Select, axis: str) -> tuple[Dim, bool] | None:
+    """(where the condition changes, whether it holds below) for one affine in the axis."""
+    difference = select.lhs - select.rhs
+    factor = dims.coefficient(difference, axis)
+    if not isinstance(factor, int) or factor == 0:
+        return None
+    rest = substitute(difference, {axis: 0})
+    if factor > 0:
+        return floordiv(rest, factor) * -1, True  # factor * i + rest < 0  <=>  i < -(rest // factor)
+    return floordiv(rest, -factor) + 1, False  # i > rest / -factor
+
+
+def _undecided(scope: Scope, elements: Sequence[Element]) -> Iterator[Select]:
+    """Selects that still choose, outer ones first."""
+    seen: set[int] = set()
+    stack = list(reversed(elements))
+    while stack:
+        element = scope.decided(stack.pop())
+        number = scope.numbering.number(element)
+        if number in seen:
+            continue
+        seen.add(number)
+        match element:
+            case Select():
+                yield element
+                stack += [element.other, element.then]
+            case Apply():
+                stack += reversed(element.args)
+            case Cast():
+                stack.append(element.arg)
+            case Load():
+                stack += [inner for _, inner in element.indirect]
+
+
+def _loop(scope: Scope, axis: str, lo: str, hi: str, sinks, guard: Element | None) -> None:
+    scope.push(frozenset((axis,)))
+    if guard is not None:
+        scope.write(f"if ({scope.emit(guard)} < 0) continue;")
+    for sink in sinks:
+        sink.write(scope)
+    body = scope.pop()
+    variable = dims.name(axis)
+    simd = [] if guard is not None else ["#pragma omp simd"]
+    head = f"for (int64_t {variable} = {lo}; {variable} < {hi}; ++{variable}) {{"
+    for line in (*simd, head, *("    " + x for x in body), "}"):
+        scope.write(line)

@@ -1,0 +1,123 @@
+// What every generated kernel includes: types, the team, conversions, integer helpers.
+// Plain C++17 with compiler vector extensions; no standard C++ header, so that it compiles fast.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#define TW_INLINE static inline __attribute__((always_inline))
+
+// ---- vectors: the width follows -march -------------------------------------------------------
+
+#if defined(__AVX512F__)
+#define TW_LANES 16
+#elif defined(__AVX__)
+#define TW_LANES 8
+#else
+#define TW_LANES 4  // NEON, SSE
+#endif
+
+typedef float tw_vf __attribute__((vector_size(TW_LANES * 4)));
+typedef uint32_t tw_vu __attribute__((vector_size(TW_LANES * 4)));
+typedef int32_t tw_vi __attribute__((vector_size(TW_LANES * 4)));
+// the same at any address, and allowed to alias other types
+typedef float tw_vf_any __attribute__((vector_size(TW_LANES * 4), aligned(4), may_alias));
+typedef uint32_t tw_vu_any __attribute__((vector_size(TW_LANES * 4), aligned(2), may_alias));
+
+TW_INLINE tw_vf tw_load(const float* p) { return *(const tw_vf_any*)p; }
+TW_INLINE void tw_store(float* p, tw_vf v) { *(tw_vf_any*)p = v; }
+TW_INLINE tw_vf tw_splat(float x) { return x - (tw_vf){}; }
+
+// ---- the team --------------------------------------------------------------------------------
+
+struct TwSync;  // of the driver
+
+struct TwTeam {
+    int32_t tid;
+    int32_t nthreads;
+    char* scratch;  // this thread's own
+    char* shared;   // the team's
+    TwSync* sync;
+    int64_t* next;  // TW_COUNTERS counters, 0 when a step begins
+};
+
+#define TW_COUNTERS 4
+
+extern "C" void tw_barrier(const TwTeam* team);
+
+// The next item of a dynamically shared loop; `counter` tells loops of one step apart.
+TW_INLINE int64_t tw_take(const TwTeam* team, int counter) {
+    return __atomic_fetch_add(team->next + counter, 1, __ATOMIC_RELAXED);
+}
+
+// Bounds of part i of `count` items cut into `parts` nearly equal ranges.
+TW_INLINE int64_t tw_cut(int64_t count, int64_t i, int64_t parts) {
+    return count / parts * i + (count % parts < i ? count % parts : i);
+}
+
+TW_INLINE int64_t tw_lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+TW_INLINE int64_t tw_greater(int64_t a, int64_t b) { return a > b ? a : b; }
+TW_INLINE int64_t tw_round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// ---- bits ------------------------------------------------------------------------------------
+
+TW_INLINE uint32_t tw_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+TW_INLINE float tw_float(uint32_t u) { return __builtin_bit_cast(float, u); }
+
+TW_INLINE float tw_from_bf16(uint16_t h) { return tw_float((uint32_t)h << 16); }
+
+// Round to nearest even; a NaN stays one, made quiet.
+TW_INLINE uint16_t tw_to_bf16(float x) {
+    uint32_t u = tw_bits(x);
+    uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    uint32_t quiet = (u >> 16) | 0x40u;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+TW_INLINE float tw_from_f16(uint16_t h) {
+    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t exponent = magnitude & 0x0f800000u;
+    float normal = tw_float(magnitude + (112u << 23));
+    float special = tw_float(magnitude + (224u << 23));
+    // a subnormal half is a whole number of 2^-24
+    float small = tw_float(magnitude + (113u << 23)) - tw_float(113u << 23);
+    float value = exponent == 0x0f800000u ? special : exponent == 0 ? small : normal;
+    return tw_float(tw_bits(value) | sign);
+}
+
+// Round to nearest even; over 65504 + half a step becomes infinity; a NaN stays one.
+TW_INLINE uint16_t tw_to_f16(float x) {
+    uint32_t u = tw_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+    // adding 0.5 makes the unit of the sum's last place 2^-24, the step of subnormal halves
+    uint32_t small = tw_bits(tw_float(a) + 0.5f) - tw_bits(0.5f);
+    uint32_t normal = (a - (112u << 23) + 0xfffu + ((a >> 13) & 1u)) >> 13;
+    uint32_t large = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    uint32_t value = a >= 0x47800000u ? large : a < 0x38800000u ? small : normal;
+    return (uint16_t)(value | sign);
+}
+
+TW_INLINE float tw_round_bf16(float x) { return tw_from_bf16(tw_to_bf16(x)); }
+TW_INLINE float tw_round_f16(float x) { return tw_from_f16(tw_to_f16(x)); }
+
+// ---- integers (compiled with -fwrapv: overflow wraps) ------------------------------------------
+
+// Index arithmetic: divisors are positive, dividends may be negative.
+TW_INLINE int64_t tw_fdiv(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+TW_INLINE int64_t tw_fmod(int64_t a, int64_t b) {
+    int64_t r = a % b;
+    return r < 0 ? r + b : r;
+}
+
+// Element arithmetic: any divisor; dividing by 0 gives 0, as NumPy does.
+template <class T>
+TW_INLINE T tw_floordiv_int(T a, T b) {
+    if (b == 0) return 0;
+    if (b == (T)-1) return (T)(0 - a);
+    T q = (T)(a / b);
+    return (T)(q - ((a % b != 0) & ((a < 0) != (b < 0))));
+}
+template <class T>
+TW_INLINE T tw_mod_int(T a, T b) {
+    if (b == 0 || b == (T)-1) return 0;
+    T r = (T)(a % b);
+    return (T)((r != 0) & ((r < 0) != (b < 0)) ? r + b : r);
+}

@@ -1,0 +1,193 @@
+// Scalar functions written without branches, so that loops over them become vector code.
+// Errors against the exact value are held by tests: at most 4 units in the last place for f32.
+#pragma once
+#include "tw.h"
+
+#define TW_INF __builtin_inff()
+#define TW_NAN __builtin_nanf("")
+
+// ---- exp family, f32 ---------------------------------------------------------------------------
+
+#define TW_LN2_HI 0.693359375f          // 10 bits: n * TW_LN2_HI is exact
+#define TW_LN2_LO (-2.12194440e-4f)
+
+// x = n ln2 + r with |r| <= ln2 / 2; returns expm1(r) by its Taylor series to r^8
+TW_INLINE float tw_expm1_reduced(float x, float* n) {
+    *n = __builtin_rintf(x * 1.44269504f);
+    float r = x - *n * TW_LN2_HI;
+    r = r - *n * TW_LN2_LO;
+    float p = 2.4801587e-5f;
+    p = p * r + 1.9841270e-4f;
+    p = p * r + 1.3888889e-3f;
+    p = p * r + 8.3333333e-3f;
+    p = p * r + 4.1666667e-2f;
+    p = p * r + 1.6666667e-1f;
+    p = p * r + 0.5f;
+    return r + r * r * p;
+}
+
+TW_INLINE float tw_exp2i(int32_t n) { return tw_float((uint32_t)(n + 127) << 23); }
+
+TW_INLINE float tw_exp(float x) {
+    float clipped = x > 89.0f ? 89.0f : x;
+    clipped = clipped < -105.0f ? -105.0f : clipped;
+    float n;
+    float p = 1.0f + tw_expm1_reduced(clipped, &n);
+    // 2^n in two steps, so that subnormal results round once and 2^128 does not overflow early
+    int32_t i = (int32_t)(n != n ? 0.0f : n), half = i >> 1;
+    return p * tw_exp2i(half) * tw_exp2i(i - half);
+}
+
+TW_INLINE float tw_expm1(float x) {
+    float clipped = x > 89.0f ? 89.0f : x;
+    clipped = clipped < -40.0f ? -40.0f : clipped;
+    float n;
+    float p = tw_expm1_reduced(clipped, &n);
+    float half = tw_exp2i((int32_t)(n != n ? 0.0f : n) - 1);  // 2^(n-1): 2^128 is no float
+    float y = 2.0f * (half * p + (half - 0.5f));
+    return n == 0.0f ? p : y;
+}
+
+TW_INLINE float tw_sigmoid(float x) {
+    float e = tw_exp(-__builtin_fabsf(x));
+    float r = 1.0f / (1.0f + e);
+    return x < 0.0f ? e * r : r;
+}
+
+TW_INLINE float tw_tanh(float x) {
+    float a = __builtin_fabsf(x);
+    float t = tw_expm1(2.0f * (a > 10.0f ? 10.0f : a));
+    return __builtin_copysignf(t / (t + 2.0f), x);
+}
+
+// ---- logarithms, f32 ---------------------------------------------------------------------------
+
+TW_INLINE float tw_log(float x) {
+    bool tiny = x < 1.17549435e-38f;
+    float scaled = tiny ? x * 8388608.0f : x;
+    // the exponent is chosen so that the fraction lies in [sqrt(1/2), sqrt(2))
+    uint32_t u = tw_bits(scaled) - 0x3f3504f3u;
+    float e = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
+    float f = tw_float((u & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+    // log(1 + f) = 2 atanh(s), s = f / (2 + f)
+    float s = f / (2.0f + f), z = s * s;
+    float p = 0.18181818f;
+    p = p * z + 0.22222222f;
+    p = p * z + 0.28571429f;
+    p = p * z + 0.4f;
+    p = p * z + 0.66666667f;
+    float h = 0.5f * f * f;
+    float y = e * TW_LN2_HI + (f - (h - (s * (h + z * p) + e * TW_LN2_LO)));
+    y = x == TW_INF ? x : y;
+    y = x == 0.0f ? -TW_INF : y;
+    return x >= 0.0f ? y : TW_NAN;
+}
+
+TW_INLINE float tw_log1p(float x) {
+    float u = 1.0f + x;
+    float lost = (x - (u - 1.0f)) / u;  // what rounding 1 + x dropped
+    float y = tw_log(u);
+    return x == TW_INF || u <= 0.0f ? y : y + lost;
+}
+
+// ---- error function, f32: erf(a) = -expm1(-q(a)), q(a) = -log(erfc(a)) -------------------------
+
+TW_INLINE float tw_erf(float x) {
+    float a = __builtin_fabsf(x);
+    a = a > 4.0f ? 4.0f : a;
+    float p = -1.05113392e-07f;
+    p = p * a + 2.63062873e-06f;
+    p = p * a + -2.93307579e-05f;
+    p = p * a + 1.90727624e-04f;
+    p = p * a + -7.78953233e-04f;
+    p = p * a + 1.83461026e-03f;
+    p = p * a + -2.69446913e-04f;
+    p = p * a + -1.91152628e-02f;
+    p = p * a + 1.02771769e-01f;
+    p = p * a + 6.36619711e-01f;
+    p = p * a + 1.12837917e+00f;
+    return __builtin_copysignf(-tw_expm1(-(a * p)), x);
+}
+
+// ---- circular functions ------------------------------------------------------------------------
+
+TW_INLINE float tw_sin(float x) { return __builtin_sinf(x); }
+TW_INLINE float tw_cos(float x) { return __builtin_cosf(x); }
+
+// ---- the same names for f64, from the C library ------------------------------------------------
+
+TW_INLINE double tw_exp(double x) { return __builtin_exp(x); }
+TW_INLINE double tw_expm1(double x) { return __builtin_expm1(x); }
+TW_INLINE double tw_log(double x) { return __builtin_log(x); }
+TW_INLINE double tw_log1p(double x) { return __builtin_log1p(x); }
+TW_INLINE double tw_tanh(double x) { return __builtin_tanh(x); }
+TW_INLINE double tw_erf(double x) { return __builtin_erf(x); }
+TW_INLINE double tw_sin(double x) { return __builtin_sin(x); }
+TW_INLINE double tw_cos(double x) { return __builtin_cos(x); }
+TW_INLINE double tw_sigmoid(double x) {
+    double e = __builtin_exp(-__builtin_fabs(x));
+    return x < 0 ? e / (1 + e) : 1 / (1 + e);
+}
+
+// ---- both ----------------------------------------------------------------------------------------
+
+TW_INLINE float tw_sqrt(float x) { return __builtin_sqrtf(x); }
+TW_INLINE double tw_sqrt(double x) { return __builtin_sqrt(x); }
+TW_INLINE float tw_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+TW_INLINE double tw_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+TW_INLINE float tw_floor(float x) { return __builtin_floorf(x); }
+TW_INLINE double tw_floor(double x) { return __builtin_floor(x); }
+TW_INLINE float tw_ceil(float x) { return __builtin_ceilf(x); }
+TW_INLINE double tw_ceil(double x) { return __builtin_ceil(x); }
+TW_INLINE float tw_rint(float x) { return __builtin_rintf(x); }
+TW_INLINE double tw_rint(double x) { return __builtin_rint(x); }
+TW_INLINE float tw_trunc(float x) { return __builtin_truncf(x); }
+TW_INLINE double tw_trunc(double x) { return __builtin_trunc(x); }
+TW_INLINE float tw_pow(float x, float y) { return __builtin_powf(x, y); }
+TW_INLINE double tw_pow(double x, double y) { return __builtin_pow(x, y); }
+
+// NaN wins
+template <class T>
+TW_INLINE T tw_min(T x, T y) {
+    return (x < y) | (x != x) ? x : y;
+}
+template <class T>
+TW_INLINE T tw_max(T x, T y) {
+    return (x > y) | (x != x) ? x : y;
+}
+
+TW_INLINE float tw_abs(float x) { return __builtin_fabsf(x); }
+TW_INLINE double tw_abs(double x) { return __builtin_fabs(x); }
+template <class T>
+TW_INLINE T tw_abs(T x) {
+    return (T)(x < 0 ? 0 - x : x);
+}
+
+TW_INLINE float tw_mod(float x, float y) {
+    float r = __builtin_fmodf(x, y);
+    r = r != 0 && (r < 0) != (y < 0) ? r + y : r;
+    return r == 0 ? __builtin_copysignf(0.0f, y) : r;
+}
+TW_INLINE double tw_mod(double x, double y) {
+    double r = __builtin_fmod(x, y);
+    r = r != 0 && (r < 0) != (y < 0) ? r + y : r;
+    return r == 0 ? __builtin_copysign(0.0, y) : r;
+}
+template <class T>
+TW_INLINE T tw_mod(T x, T y) {
+    return tw_mod_int(x, y);
+}
+
+// The largest whole number not over x / y, found from the remainder so that it never rounds up.
+TW_INLINE double tw_floordiv(double x, double y) {
+    if (y == 0) return x / y;
+    return __builtin_rint((x - tw_mod(x, y)) / y);
+}
+TW_INLINE float tw_floordiv(float x, float y) {
+    if (y == 0) return x / y;
+    return __builtin_rintf((x - tw_mod(x, y)) / y);
+}
+template <class T>
+TW_INLINE T tw_floordiv(T x, T y) {
+    return tw_floordiv_int(x, y);
+}

@@ -1,0 +1,190 @@
+"""Contract on the matrix unit.
+
+With few rows of x (`is_swapped`) the rows of w take the unit's long side, so that a tile of 64 rows
+of w and 16 rows of x wastes nothing; else tiles of x against tiles of w, in an order in which
+neighbouring programs share tiles of w in the cache.
+"""
+
+from ...ir.dim import ceildiv, product
+from ...ir.types import DType, f32
+from ..loops import Contract, Element, Load, LoopKernel
+from .body import Body, Context, Emitted, finish
+from .elements import AxisVar, Env, Val, axis_facts, loads_of
+from .names import value_type
+from .pointwise import split_index
+from .rewrite import accumulator_of
+from .schedule import DotSchedule
+
+
+def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emitted:
+    """One launch over (tiles, batch)."""
+    (part,) = kernel.parts
+    assert isinstance(part, Contract)
+    body = Body(pdl=context.pdl)
+    body.start_dependents()
+    body.wait()
+    _Emitter(kernel, part, schedule, body, context.interpret).emit()
+    tiles = ceildiv(part.m.extent, schedule.bm) * ceildiv(part.n.extent, schedule.bn)
+    batch = product(a.extent for a in part.batch)
+    return finish(
+        kernel,
+        body,
+        context,
+        grid=(tiles, batch),
+        num_warps=schedule.num_warps,
+        num_stages=schedule.num_stages,
+    )
+
+
+class _Emitter:
+    def __init__(
+        self, kernel: LoopKernel, part: Contract, schedule: DotSchedule, body: Body, interpret: bool
+    ):
+        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
+        self.facts = axis_facts(kernel, ())
+        self.scalars = Env(body, kernel, (), {}, "", 0)
+        swapped = schedule.is_swapped
+        self.m_dim, self.n_dim = (1, 0) if swapped else (0, 1)  # of the result's tile
+        # an operand's k lies along the dim that is not its own
+        self.result_shape = (
+            f"[{schedule.bn}, {schedule.bm}]" if swapped else f"[{schedule.bm}, {schedule.bn}]"
+        )
+        self.x_shape = self._shape(schedule.bm, self.m_dim)
+        self.w_shape = self._shape(schedule.bn, self.n_dim)
+        self.acc_dtype = accumulator_of(part.x_dtype)
+        self.feed = feed_dtype(part, interpret)
+        self.eviction = {
+            load.param: "evict_first"
+            for w in part.ws
+            for load in loads_of(w)
+            if swapped and kernel.params[load.param].is_constant
+        }
+
+    def _shape(self, size: int, dim: int) -> str:
+        bk = self.schedule.bk
+        return f"[{size}, {bk}]" if dim == 0 else f"[{bk}, {size}]"
+
+    def emit(self) -> None:
+        part, body, schedule = self.part, self.body, self.schedule
+        self.place()
+        accs = [f"acc{i}" for i in range(len(part.ws))]
+        stats = [body.fresh("stat") for _ in part.stats]
+        for acc in accs:
+            body.line(f"{acc} = tl.zeros({self.result_shape}, {value_type(self.acc_dtype)})")
+        row = f"[1, {schedule.bm}]" if self.m_dim == 1 else f"[{schedule.bm}, 1]"
+        for stat, reduction in zip(stats, part.stats):
+            body.line(f"{stat} = tl.zeros({row}, {value_type(reduction.dtype)})")
+        extent = self.scalars.dim(part.k.extent).text
+        with body.block(f"for at in range(0, {extent}, {schedule.bk}):", [part.k.name]):
+            self.step(accs, stats)
+        self.epilogue(accs, stats)
+
+    def place(self) -> None:
+        """Which tile this program makes: `self.fixed` has the axes of the result."""
+        part, body, schedule = self.part, self.body, self.schedule
+        pid = body.name("tl.program_id(0)", prefix="pid")
+        tiles_m = self.scalars.dim(ceildiv(part.m.extent, schedule.bm)).text
+        tiles_n = self.scalars.dim(ceildiv(part.n.extent, schedule.bn)).text
+        if schedule.is_swapped or tiles_m == "1":
+            # tiles of m that read one tile of w run side by side
+            pid_m = body.name(f"{pid} % {tiles_m}", prefix="pid")
+            pid_n = body.name(f"{pid} // {tiles_m}", prefix="pid")
+        else:
+            group = schedule.group
+            width = body.name(f"{group} * {tiles_n}", prefix="width")
+            first = body.name(f"({pid} // {width}) * {group}", prefix="first")
+            size = body.name(f"tl.minimum({tiles_m} - {first}, {group})", prefix="size")
+            pid_m = body.name(f"{first} + ({pid} % {width}) % {size}", prefix="pid")
+            pid_n = body.name(f"({pid} % {width}) // {size}", prefix="pid")
+        self.fixed = {
+            part.m.name: self._axis(pid_m, schedule.bm, part.m.extent, self.m_dim, "m"),
+            part.n.name: self._axis(pid_n, schedule.bn, part.n.extent, self.n_dim, "n"),
+        }
+        if part.batch:
+            index = body.name("tl.program_id(1)", prefix="b")
+            self.fixed |= split_index(
+                body, self.kernel, self.facts, part.batch, index, frozenset(), None
+            )
+
+    def _axis(self, pid: str, size: int, extent, dim: int, prefix: str) -> AxisVar:
+        lanes = f"tl.arange(0, {size}){'[:, None]' if dim == 0 else '[None, :]'}"
+        index = self.body.name(f"{pid} * {size} + {lanes}", prefix=prefix)
+        mask = None
+        if not self.facts.proved_multiple(extent, size):
+            mask = self.body.name(f"{index} < {self.scalars.dim(extent).text}", prefix="in")
+        return AxisVar(index, frozenset([dim]), mask)
+
+    def step(self, accs: list[str], stats: list[str]) -> None:
+        """One turn of the loop over k."""
+        part, body = self.part, self.body
+        x_env = self.operand(1 - self.m_dim, self.x_shape)
+        w_env = self.operand(1 - self.n_dim, self.w_shape)
+        x = self.fed(x_env, part.x)
+        for acc, w in zip(accs, part.ws):
+            operands = f"{self.fed(w_env, w)}, {x}"
+            if not self.schedule.is_swapped:
+                operands = f"{x}, {self.fed(w_env, w)}"
+            precision = ', input_precision="ieee"' if self.feed == f32 else ""
+            out = "" if self.acc_dtype == f32 else f", out_dtype={value_type(self.acc_dtype)}"
+            body.line(f"{acc} = tl.dot({operands}, {acc}{precision}{out})")
+        for stat, reduction in zip(stats, part.stats):
+            assert reduction.op == "sum"
+            value = self.inside(x_env, x_env.element(reduction.value)).text
+            axis = 1 - self.m_dim
+            body.line(f"{stat} += tl.sum({value}, axis={axis}, keep_dims=True)")
+
+    def operand(self, k_dim: int, shape: str) -> Env:
+        """Elements of an operand whose k lies along `k_dim`."""
+        part, bk = self.part, self.schedule.bk
+        lanes = f"tl.arange(0, {bk}){'[:, None]' if k_dim == 0 else '[None, :]'}"
+        depends = frozenset([part.k.name])
+        k = self.body.name(f"at + {lanes}", depends, "k")
+        mask = None
+        if not self.facts.proved_multiple(part.k.extent, bk):
+            mask = self.body.name(f"{k} < {self.scalars.dim(part.k.extent).text}", depends, "in")
+        axes = {**self.fixed, part.k.name: AxisVar(k, frozenset([k_dim]), mask)}
+        extents = (*part.batch, part.m, part.n, part.k)
+        return Env(self.body, self.kernel, extents, axes, shape, 2, eviction=self.eviction)
+
+    def fed(self, env: Env, element: Element) -> str:
+        """The operand in the dtype the matrix unit takes."""
+        if isinstance(element, Load):
+            raw = env.raw_load(element)
+            stored = self.kernel.params[element.param].type.dtype
+            value = raw if stored == self.feed else env._to(raw, self.feed)
+        else:
+            value = self.inside(env, env.element(element))
+            if element.dtype != self.feed:
+                value = env._to(value, self.feed)
+        if len(value.dims) < 2:
+            text = self.body.name(f"tl.broadcast_to({value.text}, {env.shape})", value.axes)
+            return text
+        return value.text
+
+    def inside(self, env: Env, value: Val) -> Val:
+        """The value, 0 past the end of k: what a prologue makes of masked loads need not be 0."""
+        axis = env.axes[self.part.k.name]
+        if axis.mask is None:
+            return value
+        depends = value.axes | {self.part.k.name}
+        text = self.body.name(f"tl.where({axis.mask}, {value.text}, 0)", depends)
+        return Val(text, depends, value.dims | axis.dims)
+
+    def epilogue(self, accs: list[str], stats: list[str]) -> None:
+        part = self.part
+        axes = frozenset(self.fixed)
+        refs = {acc: Val(acc, axes, frozenset([0, 1])) for acc in accs}
+        for stat, reduction in zip(stats, part.stats):
+            refs[reduction.name] = Val(stat, axes, frozenset([self.m_dim]))
+        extents = (*part.batch, part.m, part.n)
+        env = Env(self.body, self.kernel, extents, self.fixed, self.result_shape, 2, refs)
+        for store in part.stores:
+            env.store(store)
+
+
+def feed_dtype(part: Contract, interpret: bool) -> DType:
+    """The dtype both operands are given to the matrix unit in: the wider of the two."""
+    wider = max(part.x_dtype, part.w_dtype, key=lambda d: d.bits)
+    if part.x_dtype != part.w_dtype and wider.bits < 32 and wider.is_float:
+        wider = f32  # bf16 and f16: neither holds the other
+    return f32 if interpret and wider.is_float else wider

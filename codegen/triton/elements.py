@@ -1,0 +1,288 @@
+"""Element expressions of the loop IR as Triton expressions over a tile."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from ...ir.dim import Dim, Symbol
+from ...ir.facts import Facts
+from ...ir.types import DType, bool_
+from ..loops import Apply, Axis, Cast, Const, Element, Index, Load, LoopKernel, Ref, Select, Store
+from .body import Body, symbol_type
+from .names import constant, dim_text, fits_32_bits, value_type
+from .scalars import apply
+
+NOTHING: frozenset = frozenset()
+
+
+@dataclass(frozen=True)
+class AxisVar:
+    """What stands for an axis: a 32-bit value over dims `dims` of the tile (none: a scalar).
+
+    `mask` is the name of the condition that the index is below the extent; None where it always is.
+    """
+
+    text: str
+    dims: frozenset[int] = NOTHING
+    mask: str | None = None
+
+
+@dataclass(frozen=True)
+class Val:
+    """A named value: the axes it depends on and the dims of the tile it spans."""
+
+    text: str
+    axes: frozenset[str] = NOTHING
+    dims: frozenset[int] = NOTHING
+
+
+class Env:
+    """Emits elements at one place of the iteration space, into `body`.
+
+    shape: text of the tile's shape ("[BM, BN]"); eviction: cache policy of loads, by parameter.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        kernel: LoopKernel,
+        extents: Iterable[Axis],
+        axes: Mapping[str, AxisVar],
+        shape: str,
+        rank: int,
+        refs: dict[str, Val] | None = None,
+        eviction: Mapping[int, str] | None = None,
+    ):
+        self.body, self.kernel, self.axes = body, kernel, dict(axes)
+        self.shape, self.rank = shape, rank
+        self.refs = {} if refs is None else refs  # shared: results appear as they are made
+        self.eviction = dict(eviction or {})
+        self.extents = tuple(extents)
+        self.facts = axis_facts(kernel, self.extents)
+        self._memo: dict[tuple, Val] = {}
+
+    # ---- elements ----
+
+    def element(self, element: Element, conditions: tuple[Val, ...] = ()) -> Val:
+        """The value's name. Loads inside happen only where all `conditions` hold."""
+        key = (id(element), conditions)
+        if key not in self._memo:
+            self._memo[key] = self._element(element, conditions)
+        return self._memo[key]
+
+    def _element(self, element: Element, conditions: tuple[Val, ...]) -> Val:
+        match element:
+            case Const(value, dtype):
+                return Val(constant(value, dtype))
+            case Ref(name):
+                return self.refs[name]
+            case Index(value, dtype):
+                return self._index(value, dtype)
+            case Load():
+                raw = self.raw_load(element, conditions)
+                stored = self.kernel.params[element.param].type.dtype
+                return raw if stored == element.dtype else self._to(raw, element.dtype)
+            case Cast():
+                return self._cast(element, conditions)
+            case Select():
+                return self._select(element, conditions)
+            case Apply(fn, args, _):
+                return self._apply(fn, args, conditions)
+        raise AssertionError(f"no such element: {element}")
+
+    def _apply(self, fn: str, args: Sequence[Element], conditions: tuple[Val, ...]) -> Val:
+        values = [self.element(a, conditions) for a in args]
+        typed = next((a for a in reversed(args) if not isinstance(a, Const)), args[-1])
+        texts = [v.text for v in values]
+        if isinstance(typed, Const) or (fn == "where" and isinstance(args[0], Const)):
+            # literals alone: Triton's functions want a value with a type
+            texts = [self._typed(v.text, a) for v, a in zip(values, args)]
+        elif fn in ("pow", "minimum", "maximum", "where") or typed.dtype.name == "f64":
+            texts = [
+                self._full(t, a.dtype) if isinstance(a, Const) else t for t, a in zip(texts, args)
+            ]
+        return self._named(apply(fn, typed.dtype, texts), values)
+
+    def _typed(self, text: str, element: Element) -> str:
+        return self._full(text, element.dtype) if isinstance(element, Const) else text
+
+    def _full(self, text: str, dtype: DType) -> str:
+        return self.body.name(f"tl.full((), {text}, {value_type(dtype)})")
+
+    def _cast(self, cast: Cast, conditions: tuple[Val, ...]) -> Val:
+        value = self.element(cast.arg, conditions)
+        if isinstance(cast.arg, Const):
+            value = Val(self._full(value.text, cast.arg.dtype))
+        if cast.dtype == bool_:
+            return self._named(f"{value.text} != 0", [value])
+        rounded = self._to(value, cast.dtype)
+        if cast.dtype.is_float and cast.dtype.bits < 32:
+            return self._named(f"{rounded.text}.to(tl.float32)", [rounded])
+        return rounded
+
+    def _select(self, select: Select, conditions: tuple[Val, ...]) -> Val:
+        lhs, rhs = self.dim(select.lhs), self.dim(select.rhs)
+        inside = self._named(f"{lhs.text} < {rhs.text}", [lhs, rhs])
+        outside = self._named(f"{lhs.text} >= {rhs.text}", [lhs, rhs])
+        then = self.element(select.then, (*conditions, inside))
+        other = self.element(select.other, (*conditions, outside))
+        texts = [
+            self._full(v.text, e.dtype) if isinstance(e, Const) else v.text
+            for v, e in ((then, select.then), (other, select.other))
+        ]
+        return self._named(f"tl.where({inside.text}, {texts[0]}, {texts[1]})", [inside, then, other])
+
+    def _index(self, value: Dim, dtype: DType) -> Val:
+        if isinstance(value, int):
+            return Val(self._full(str(value), dtype))
+        at = self.dim(value)
+        return self._named(f"{at.text}.to({value_type(dtype)})", [at])
+
+    def _to(self, value: Val, dtype: DType) -> Val:
+        return self._named(f"{value.text}.to({value_type(dtype)})", [value])
+
+    def _named(self, text: str, parts: Sequence[Val]) -> Val:
+        axes = NOTHING.union(*(p.axes for p in parts))
+        dims = NOTHING.union(*(p.dims for p in parts))
+        return Val(self.body.name(text, axes), axes, dims)
+
+    # ---- dims ----
+
+    def dim(self, dim: Dim, indirect: Mapping[str, Val] | None = None, prefix: str = "") -> Val:
+        """An index expression; 64 bits wide where 32 are not proved enough."""
+        is_wide = not fits_32_bits(dim, self.facts)
+        used: list[Val] = []
+
+        def leaf(name: str, wide: bool) -> str:
+            value, bits = self._leaf(name, indirect or {})
+            used.append(value)
+            if wide and bits == 32:
+                return self.body.name(f"{value.text}.to(tl.int64)", value.axes)
+            return value.text
+
+        text = dim_text(dim, leaf, self.facts, is_wide)
+        axes = NOTHING.union(*(v.axes for v in used))
+        dims = NOTHING.union(*(v.dims for v in used))
+        if text.isidentifier() or isinstance(dim, int):
+            return Val(text, axes, dims)
+        return Val(self.body.name(text, axes, prefix or "i"), axes, dims)
+
+    def _leaf(self, name: str, indirect: Mapping[str, Val]) -> tuple[Val, int]:
+        if name in self.axes:
+            axis = self.axes[name]
+            return Val(axis.text, frozenset([name]), axis.dims), 32
+        if name in indirect:
+            value = indirect[name]
+            return Val(
+                self.body.name(f"{value.text}.to(tl.int64)", value.axes), value.axes, value.dims
+            ), 64
+        return Val(f"s_{name}"), 32 if symbol_type(self.kernel, name) == "i32" else 64
+
+    # ---- memory ----
+
+    def raw_load(self, load: Load, conditions: tuple[Val, ...] = ()) -> Val:
+        """The element as stored, not widened; zero where masked off."""
+        inner = {name: self.element(e, conditions) for name, e in load.indirect}
+        offset = self.dim(load.offset, inner)
+        masks = self._masks(offset.axes) + list(conditions)
+        pointer = self._pointer(load.param, offset, masks)
+        stored = self.kernel.params[load.param].type.dtype
+        options = ""
+        if masks:
+            zero = "0.0" if stored.is_float else "0"
+            options = f", mask={' & '.join(m.text for m in masks)}, other={zero}"
+        if load.param in self.eviction:
+            options += f', eviction_policy="{self.eviction[load.param]}"'
+        axes = offset.axes.union(*(m.axes for m in masks))
+        dims = offset.dims.union(*(m.dims for m in masks))
+        return Val(self.body.name(f"tl.load({pointer}{options})", axes, "x"), axes, dims)
+
+    def store(self, store: Store) -> None:
+        """Write a value at every point of the tile that is inside all axes."""
+        inner = {name: self.element(e) for name, e in store.indirect}
+        value = self.element(store.value)
+        text = value.text
+        stored = self.kernel.params[store.param].type.dtype
+        if isinstance(store.value, Const):
+            text = self._full(text, stored if stored != bool_ else bool_)
+        elif stored.is_float and store.value.dtype != stored:
+            text = f"{text}.to({value_type(stored)})"
+        offset = self.dim(store.offset, inner)
+        masks = self._masks(self.axes.keys())
+        if store.guard is not None:
+            guard = self.element(store.guard)
+            masks.append(self._named(f"{guard.text} >= 0", [guard]))
+        everything = Val("", NOTHING, frozenset(range(self.rank)))
+        pointer = self._pointer(store.param, offset, [*masks, value, everything])
+        mask = f", mask={' & '.join(m.text for m in masks)}" if masks else ""
+        self.body.line(f"tl.store({pointer}, {text}{mask})")
+
+    def _masks(self, axes: Iterable[str]) -> list[Val]:
+        found = {}
+        for name in sorted(axes):
+            axis = self.axes.get(name)
+            if axis is not None and axis.mask is not None:
+                found[axis.mask] = Val(axis.mask, frozenset([name]), axis.dims)
+        return list(found.values())
+
+    def _pointer(self, param: int, offset: Val, others: Sequence[Val]) -> str:
+        """Text of the address, widened to the dims that masks and values span."""
+        dims = offset.dims.union(*(v.dims for v in others))
+        if dims != offset.dims:
+            return f"p{param} + ({offset.text} + tl.zeros({self.shape}, tl.int32))"
+        return f"p{param}" if offset.text == "0" else f"p{param} + {offset.text}"
+
+
+def axis_facts(kernel: LoopKernel, axes: Iterable[Axis]) -> Facts:
+    """What is known of the kernel's symbols and of indices below the axes' extents.
+
+    Names that are in neither are indirect indices: 0 or more.
+    """
+    facts = _Facts({name: kernel.ranges.get(name, Symbol(name, 0)) for name in kernel.symbols})
+    for axis in axes:
+        high = facts.bounds(axis.extent)[1]
+        facts.symbols[axis.name] = Symbol(axis.name, 0, None if high is None else max(high - 1, 0))
+    return facts
+
+
+class _Facts(Facts):
+    def _declared(self, name: str) -> Symbol:
+        return self.symbols.get(name) or Symbol(name, 0)
+
+
+def loads_of(element: Element) -> list[Load]:
+    """Every Load inside, those of indirect indices included, each once."""
+    found: dict[int, Load] = {}
+    seen: set[int] = set()
+    stack = [element]
+    while stack:
+        current = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        match current:
+            case Load(indirect=indirect):
+                found[id(current)] = current
+                stack.extend(e for _, e in indirect)
+            case Apply(args=args):
+                stack.extend(args)
+            case Cast(arg=arg):
+                stack.append(arg)
+            case Select(then=then, other=other):
+                stack.extend((then, other))
+    return list(found.values())
+
+
+def identity(op: str, dtype: DType) -> float | int | bool:
+    """What a reduction starts from."""
+    if op in ("sum", "prod", "any", "all"):
+        return {"sum": 0, "prod": 1, "any": 0, "all": 1}[op]
+    if dtype.is_float:
+        return -inf if op in ("max", "argmax") else inf
+    if dtype == bool_:
+        return op == "min"
+    signed = dtype.kind == "int"
+    top = 2 ** (dtype.bits - signed) - 1
+    return (-(top + 1) if signed else 0) if op in ("max", "argmax") else top
+
+

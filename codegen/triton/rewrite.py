@@ -1,0 +1,178 @@
+"""Loop kernels made from a loop kernel: a contraction as several launches.
+
+Parameters past the kernel's own are workspaces: buffers that live between the launches.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...ir.dim import Dim, substitute, symbol
+from ...ir.types import DType, TensorType, f32, f64, i32
+from ..loops import (
+    Apply,
+    Axis,
+    Cast,
+    Contract,
+    Element,
+    Index,
+    Load,
+    LoopKernel,
+    Param,
+    Pointwise,
+    Reduce,
+    Ref,
+    Select,
+    Store,
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One launch's kernel and the names of the workspaces at the end of its parameters."""
+
+    kernel: LoopKernel
+    workspaces: tuple[str, ...] = ()
+    suffix: str = ""
+
+
+def replaced(
+    element: Element, dims: Mapping[str, Dim] = {}, refs: Mapping[str, Element] = {}
+) -> Element:
+    """The element with axes and named results replaced; shared parts stay shared."""
+    memo: dict[int, Element] = {}
+
+    def visit(e: Element) -> Element:
+        if id(e) not in memo:
+            memo[id(e)] = rebuild(e)
+        return memo[id(e)]
+
+    def rebuild(e: Element) -> Element:
+        match e:
+            case Ref(name):
+                return refs.get(name, e)
+            case Index(value):
+                return replace(e, value=substitute(value, dims))
+            case Load(offset=offset, indirect=indirect):
+                inner = tuple((n, visit(i)) for n, i in indirect)
+                return replace(e, offset=substitute(offset, dims), indirect=inner)
+            case Apply(args=args):
+                return replace(e, args=tuple(map(visit, args)))
+            case Cast(arg=arg):
+                return replace(e, arg=visit(arg))
+            case Select(lhs, rhs, then, other):
+                lhs, rhs = substitute(lhs, dims), substitute(rhs, dims)
+                return replace(e, lhs=lhs, rhs=rhs, then=visit(then), other=visit(other))
+        return e
+
+    return visit(element)
+
+
+def has_prologue(part: Contract) -> bool:
+    """Whether x is more than a load."""
+    return bool(part.stats) or not isinstance(part.x, Load)
+
+
+def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
+    """A launch that computes x and the row statistics, and the contraction that reads them."""
+    (part,) = kernel.parts
+    assert isinstance(part, Contract)
+    rows = (*part.batch, part.m) if part.m.extent != 1 else part.batch
+    shape = tuple(a.extent for a in rows)
+    row, at = _row_major(rows), symbol(part.k.name)
+    own = len(kernel.params)
+    params = [Param(TensorType((*shape, part.k.extent), part.x_dtype), True)]
+    params += [Param(TensorType(shape, s.dtype), True) for s in part.stats]
+    names = ("x", *(s.name for s in part.stats))
+    x_store = Store(own, row * part.k.extent + at, part.x)
+    row_stores = tuple(
+        Store(own + 1 + i, row, Ref(s.name, s.dtype)) for i, s in enumerate(part.stats)
+    )
+    first: Reduce | Pointwise
+    if part.stats:
+        first = Reduce(rows, part.k, (part.stats,), row_stores, (x_store,))
+    else:
+        first = Pointwise((*rows, part.k), (x_store,))
+    widened = f32 if part.x_dtype.bits < 32 and part.x_dtype.is_float else part.x_dtype
+    refs: dict[str, Element] = {
+        s.name: Load(own + 1 + i, row, s.dtype) for i, s in enumerate(part.stats)
+    }
+    second = replace(
+        part,
+        x=Load(own, row * part.k.extent + at, widened),
+        stats=(),
+        stores=tuple(_with_refs(s, refs) for s in part.stores),
+    )
+    inputs = tuple(replace(p, is_written=False) for p in params)
+    return (
+        Piece(replace(kernel, params=(*kernel.params, *params), parts=(first,)), names, "_x"),
+        Piece(replace(kernel, params=(*kernel.params, *inputs), parts=(second,)), names),
+    )
+
+
+def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
+    """Partial products over equal pieces of k, and a launch that adds them in order."""
+    kernel = piece.kernel
+    (part,) = kernel.parts
+    assert isinstance(part, Contract) and not part.stats
+    assert isinstance(part.k.extent, int) and part.k.extent % splits == 0
+    size = part.k.extent // splits
+    split = Axis("split", splits)
+    to = {part.k.name: symbol("split") * size + symbol(part.k.name)}
+    dtype = accumulator_of(part.x_dtype)
+    outer = (split, *part.batch)
+    # the innermost axis of a partial result is n; axes of extent 1 have no symbol
+    space = tuple(a for a in (*outer, part.m, part.n) if a.extent != 1)
+    shape = tuple(a.extent for a in space)
+    own = len(kernel.params)
+    params = [Param(TensorType(shape, dtype), True) for _ in part.ws]
+    names = (*piece.workspaces, *(f"partial{i}" for i in range(len(part.ws))))
+    first = replace(
+        part,
+        batch=outer,
+        k=Axis(part.k.name, size),
+        x=replaced(part.x, to),
+        ws=tuple(replaced(w, to) for w in part.ws),
+        stores=tuple(
+            Store(own + i, _row_major(space), Ref(f"acc{i}", dtype)) for i in range(len(part.ws))
+        ),
+    )
+    refs: dict[str, Element] = {}
+    for i in range(len(part.ws)):
+        loads = [
+            Load(own + i, substitute(_row_major(space), {"split": s}), dtype) for s in range(splits)
+        ]
+        total: Element = loads[0]
+        for load in loads[1:]:
+            total = Apply("add", (total, load), dtype)
+        refs[f"acc{i}"] = total
+    points = tuple(a for a in (*part.batch, part.m, part.n) if a.extent != 1)
+    second = Pointwise(points, tuple(_with_refs(s, refs) for s in part.stores))
+    inputs = tuple(replace(p, is_written=False) for p in params)
+    return (
+        Piece(replace(kernel, params=(*kernel.params, *params), parts=(first,)), names, "_k"),
+        Piece(replace(kernel, params=(*kernel.params, *inputs), parts=(second,)), names, "_sum"),
+    )
+
+
+def _with_refs(store: Store, refs: Mapping[str, Element]) -> Store:
+    guard = None if store.guard is None else replaced(store.guard, refs=refs)
+    indirect = tuple((n, replaced(e, refs=refs)) for n, e in store.indirect)
+    return replace(store, value=replaced(store.value, refs=refs), guard=guard, indirect=indirect)
+
+
+def _row_major(axes: tuple[Axis, ...]) -> Dim:
+    offset: Dim = 0
+    for axis in axes:
+        offset = offset * axis.extent + (symbol(axis.name) if axis.extent != 1 else 0)
+    return offset
+
+
+def accumulator_of(dtype: DType) -> DType:
+    """What products of `dtype` are added in."""
+
+
+    if dtype.is_float:
+        return f64 if dtype == f64 else f32
+    return i32
+
+

@@ -1,0 +1,164 @@
+"""Functions of the scalar language in Triton: name -> text of an expression.
+
+What Triton has no portable function for is composed here, so that the same source runs on NVIDIA
+and AMD GPUs and under Triton's interpreter. Errors are stated for float32.
+"""
+
+from collections.abc import Callable
+
+from ...ir.types import DType, f64
+
+# Helpers that every emitted module starts with; @triton.jit functions are inlined where used.
+PRELUDE = '''\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def floordiv_down(a, b):
+    q = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+
+
+@triton.jit
+def mod_down(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def max_nan(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def min_nan(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def product(a, b):
+    return a * b
+
+
+@triton.jit
+def round_even(x, magic: tl.constexpr):
+    # adding 1.5 * 2^(mantissa bits) leaves no room for a fraction: the hardware rounds to even
+    return tl.where(tl.abs(x) < magic * 0.25, (x + magic) - magic, x)
+
+
+@triton.jit
+def tanh(x):
+    # (1 - e) / (1 + e) with e = exp(-2|x|) loses digits near 0: a series there. Relative error 4e-7
+    e = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - e) / (1.0 + e)
+    s = x * x
+    near = x * (1.0 + s * (-0.3333333333333333 + s * (0.13333333333333333 + s * (
+        -0.05396825396825397 + s * 0.021869488536155203))))
+    return tl.where(s < 0.04, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def log1p(x):
+    # Kahan: the rounding error of 1 + x divides out
+    u = 1.0 + x
+    return tl.where(u == 1.0, x, tl.where(u > 1e30, tl.log(u), tl.log(u) * (x / (u - 1.0))))
+
+
+@triton.jit
+def expm1(x):
+    u = tl.exp(x)
+    near = (u - 1.0) * (x / tl.log(u))
+    return tl.where(u == 1.0, x, tl.where((u < 1e-4) | (u > 1e30), u - 1.0, near))
+
+
+@triton.jit
+def power(x, y):
+    # through float64, so that the error of y * log2(x) stays below float32's
+    base, exponent = x.to(tl.float64), y.to(tl.float64)
+    size = tl.exp2(exponent * tl.log2(tl.abs(base)))
+    is_whole = tl.floor(exponent) == exponent
+    is_odd = is_whole & (tl.floor(exponent * 0.5) * 2.0 != exponent)
+    signed = tl.where(is_odd, -size, size)
+    result = tl.where(base < 0, tl.where(is_whole, signed, float("nan")), size)
+    return tl.where((exponent == 0.0) | (base == 1.0), 1.0, result).to(x.dtype)
+
+
+'''
+
+
+def _infix(operator: str) -> Callable[..., str]:
+    return lambda dtype, a, b: f"{a} {operator} {b}"
+
+
+def _call(name: str) -> Callable[..., str]:
+    return lambda dtype, *args: f"{name}({', '.join(args)})"
+
+
+def _extremum(name: str) -> Callable[..., str]:
+    def text(dtype: DType, a: str, b: str) -> str:
+        nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype.is_float else ""
+        return f"tl.{name}({a}, {b}{nan})"
+
+    return text
+
+
+def _floordiv(dtype: DType, a: str, b: str) -> str:
+    return f"tl.floor({a} / {b})" if dtype.is_float else f"floordiv_down({a}, {b})"
+
+
+def _mod(dtype: DType, a: str, b: str) -> str:
+    return f"{a} - {b} * tl.floor({a} / {b})" if dtype.is_float else f"mod_down({a}, {b})"
+
+
+def _round(dtype: DType, x: str) -> str:
+    magic = 1.5 * 2.0 ** (52 if dtype == f64 else 23)
+    return f"round_even({x}, {magic!r})"
+
+
+# name -> function of (dtype of the arguments, their texts)
+TABLE: dict[str, Callable[..., str]] = {
+    "add": _infix("+"),
+    "sub": _infix("-"),
+    "mul": _infix("*"),
+    "div": _infix("/"),
+    "floordiv": _floordiv,
+    "mod": _mod,
+    "neg": lambda dtype, x: f"-{x}",
+    "lt": _infix("<"),
+    "le": _infix("<="),
+    "gt": _infix(">"),
+    "ge": _infix(">="),
+    "eq": _infix("=="),
+    "ne": _infix("!="),
+    "and": _infix("&"),
+    "or": _infix("|"),
+    "xor": _infix("^"),
+    "not": lambda dtype, x: f"{x} == 0" if dtype.kind == "bool" else f"~{x}",
+    "where": _call("tl.where"),
+    "minimum": _extremum("minimum"),
+    "maximum": _extremum("maximum"),
+    "abs": _call("tl.abs"),
+    "exp": _call("tl.exp"),
+    "log": _call("tl.log"),
+    "log1p": _call("log1p"),
+    "expm1": _call("expm1"),
+    "sqrt": _call("tl.sqrt"),
+    "rsqrt": _call("tl.rsqrt"),
+    "sin": _call("tl.sin"),
+    "cos": _call("tl.cos"),
+    "tanh": _call("tanh"),
+    "erf": _call("tl.erf"),
+    "sigmoid": lambda dtype, x: f"1.0 / (1.0 + tl.exp(-{x}))",
+    "floor": _call("tl.floor"),
+    "ceil": _call("tl.ceil"),
+    "round": _round,
+    "trunc": lambda dtype, x: f"tl.where({x} < 0, tl.ceil({x}), tl.floor({x}))",
+    "pow": _call("power"),
+    "isnan": lambda dtype, x: f"{x} != {x}",
+}
+
+
+def apply(fn: str, dtype: DType, args: list[str]) -> str:
+    """The text of `fn` over arguments (names or literals) of `dtype`."""
+    return TABLE[fn](dtype, *args)

@@ -1,0 +1,72 @@
+"""Matrix products and linear layers."""
+
+from typing import Any
+
+from ...ir.graph import Value
+from ..importer import Call, Scalar, handles
+
+
+@handles("linear.default")
+def _linear(call: Call, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    if weight.type.rank == 1:
+        product = matmul(call, x, weight)
+    elif x.type.rank == 1:
+        row = call.reshape(x, (1, x.shape[0]))
+        product = call.reshape(call.b.matmul(row, weight, transpose_w=True), call.shape)
+    else:
+        product = call.b.matmul(x, weight, transpose_w=True)
+    return product if bias is None else call.b.add(product, bias)
+
+
+@handles("mm.default", "bmm.default")
+def _mm(call: Call, x: Value, y: Value) -> Value:
+    return call.b.matmul(x, y)
+
+
+@handles("matmul.default", "mv.default", "dot.default", "inner.default", "linalg_matmul.default")
+def _matmul(call: Call, x: Value, y: Value) -> Value:
+    if str(call.node.target).startswith("aten.inner") and y.type.rank > 1:
+        return call.reshape(call.b.matmul(x, y, transpose_w=True), call.shape)
+    return matmul(call, x, y)
+
+
+def matmul(call: Call, x: Value, y: Value) -> Value:
+    """torch.matmul: a vector on the left is a row, on the right a column."""
+    left = call.reshape(x, (1, *x.shape)) if x.type.rank == 1 else x
+    if y.type.rank == 1:
+        # x @ y is x @ (y as one row)^T
+        result = call.b.matmul(left, call.reshape(y, (1, *y.shape)), transpose_w=True)
+    else:
+        result = call.b.matmul(left, y)
+    return call.reshape(result, call.shape)
+
+
+@handles("addmm.default", "baddbmm.default", "addmv.default")
+def _addmm(
+    call: Call, bias: Value, x: Value, y: Value, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> Value:
+    b = call.b
+    product = matmul(call, x, y)
+    if alpha != 1:
+        product = b.mul(product, call.value(alpha))
+    if beta == 0:
+        return product
+    return b.add(product, bias if beta == 1 else b.mul(bias, call.value(beta)))
+
+
+@handles("outer.default", "ger.default")
+def _outer(call: Call, x: Value, y: Value) -> Value:
+    column = call.reshape(x, (x.shape[0], 1))
+    return call.b.mul(call.value(column, call.dtype), call.value(y, call.dtype))
+
+
+@handles("bilinear.default")
+def _bilinear(call: Call, x: Value, y: Value, weight: Value, bias: Any = None) -> Value:
+    # out[.., k] = sum over i, j of x[.., i] * weight[k, i, j] * y[.., j]
+    b = call.b
+    k, i, j = weight.shape
+    left = b.matmul(x, call.reshape(b.transpose(weight, perm=(1, 0, 2)), (i, k * j)))
+    left = call.reshape(left, (*x.shape[:-1], k, j))
+    right = call.reshape(y, (*y.shape[:-1], 1, j))
+    result = b.sum(b.mul(left, right), axes=(-1,))
+    return result if bias is None else b.add(result, bias)

@@ -1,0 +1,123 @@
+"""Operations in which a tensor of indices decides what is read."""
+
+from typing import Any
+
+from ...ir import types
+from ...ir.dim import Dim, product
+from ...ir.graph import Value
+from ...ir.op import broadcast_shapes
+from ..importer import Call, Declined, handles
+from .view import permute
+
+
+@handles("embedding.default")
+def _embedding(call: Call, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
+    return call.b.gather(weight, indices, axis=0)
+
+
+@handles("index_select.default")
+def _index_select(call: Call, x: Value, dim: int, index: Value) -> Value:
+    return call.b.gather(x, index, axis=dim % x.type.rank)
+
+
+@handles("gather.default", "take_along_dim.default")
+def _gather(call: Call, x: Value, *rest: Any, sparse_grad: bool = False) -> Value:
+    dim, index = (rest[1], rest[0]) if isinstance(rest[0], Value) else (rest[0], rest[1])
+    if dim is None:
+        raise Declined("take_along_dim without an axis")
+    if str(call.node.target).startswith("aten.take_along_dim"):
+        axis = dim % x.type.rank
+        shape = broadcast_shapes(x.shape, index.shape)
+        x = call.broadcast(x, (*shape[:axis], x.shape[axis], *shape[axis + 1 :]))
+        index = call.broadcast(index, (*shape[:axis], index.shape[axis], *shape[axis + 1 :]))
+    return call.b.gather_elements(x, index, axis=dim % x.type.rank)
+
+
+def wrapped(call: Call, index: Value, size: Dim) -> Value:
+    """Negative indices counted from the end, as advanced indexing allows them."""
+    source = index.node
+    if source is not None and source.op.name == "iota" and call.facts.proved_le(
+        0, source.attrs["start"]
+    ):
+        return index
+    b = call.b
+    behind = b.add(index, call.value(size, index.dtype))
+    return b.where(b.lt(index, call.value(0, index.dtype)), behind, index)
+
+
+@handles("index.Tensor", "_unsafe_index.Tensor")
+def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
+    used = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if any(index.dtype in (types.bool_, types.u8) for _, index in used):
+        raise Declined("indexing by a mask: the result's size depends on its values; use where")
+    axes = [axis for axis, _ in used]
+    if len(used) == 1:
+        (axis, index) = used[0]
+        return call.b.gather(x, wrapped(call, index, x.shape[axis]), axis=axis)
+    # Several index tensors read one element each from their axes: gather from the flattened axes
+    # at the flattened index.
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
+    rest = [axis for axis in range(x.type.rank) if axis not in axes]
+    before = axes[0] if adjacent else 0  # torch moves scattered axes to the front
+    order = rest[:before] + axes + rest[before:]
+    moved = permute(call, x, order)
+    sizes = [x.shape[axis] for axis in axes]
+    flat_shape = (*moved.shape[:before], product(sizes), *moved.shape[before + len(axes) :])
+    shape = broadcast_shapes(*(index.shape for _, index in used))
+    total: Value | None = None
+    for position, (_, index) in enumerate(used):
+        place = call.broadcast(wrapped(call, index, sizes[position]), shape)
+        stride = product(sizes[position + 1 :])
+        if stride != 1:
+            place = call.b.mul(place, call.value(stride, place.dtype))
+        total = place if total is None else call.b.add(total, call.value(place, total.dtype))
+    assert total is not None, "indexing names at least one axis"
+    return call.b.gather(call.reshape(moved, flat_shape), total, axis=before)
+
+
+@handles("flip.default")
+def _flip(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
+    for axis in dims:
+        axis = axis % x.type.rank
+        size = x.shape[axis]
+        backwards = call.b.iota(length=size, start=size - 1, step=-1, dtype=types.i64)
+        x = call.b.gather(x, backwards, axis=axis)
+    return x
+
+
+@handles("one_hot.default")
+def _one_hot(call: Call, x: Value, num_classes: int = -1) -> Value:
+    if num_classes < 0:
+        raise Declined("one_hot without num_classes: its size depends on values")
+    b = call.b
+    classes = b.iota(length=num_classes, dtype=x.dtype)
+    column = call.reshape(x, (*x.shape, 1))
+    return call.value(b.eq(column, classes), call.dtype)
+
+
+@handles("tril.default", "triu.default")
+def _triangle(call: Call, x: Value, diagonal: Dim = 0) -> Value:
+    b, (rows, columns) = call.b, x.shape[-2:]
+    row = call.reshape(b.iota(length=rows, start=diagonal), (rows, 1))
+    column = b.iota(length=columns)
+    lower = str(call.node.target).startswith("aten.tril")
+    kept = b.le(column, row) if lower else b.ge(column, row)
+    return b.where(kept, x, call.value(False if x.dtype == types.bool_ else 0, x.dtype))
+
+
+@handles("diagonal.default")
+def _diagonal(call: Call, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    axes = [dim1 % x.type.rank, dim2 % x.type.rank]
+    rest = [axis for axis in range(x.type.rank) if axis not in axes]
+    moved = permute(call, x, [*rest, *axes])
+    rows, columns = moved.shape[-2:]
+    length = call.shape[-1]
+    # element i is at row i (or i - offset), i.e. at multiples of columns + 1 when flattened
+    start = offset if offset >= 0 else -offset * columns
+    step = columns + 1
+    b = call.b
+    places = b.add(
+        b.mul(b.iota(length=length), call.value(step, types.i64)), call.value(start, types.i64)
+    )
+    flat = call.reshape(moved, (*moved.shape[:-2], rows * columns))
+    return b.gather(flat, places, axis=len(rest))

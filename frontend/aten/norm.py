@@ -1,0 +1,124 @@
+"""Normalizations: kept as one op over the last axis, written out elsewhere."""
+
+from typing import Any
+
+import torch
+
+from ...ir.dim import Dim, product
+from ...ir.graph import Value
+from ..dtypes import TO_TORCH
+from ..importer import Call, handles
+
+
+
+def _rows(call: Call, x: Value, normalized: tuple[Dim, ...]) -> Value:
+    """x with its normalized axes as one last axis."""
+    if len(normalized) == 1:
+        return x
+    kept = x.shape[: x.type.rank - len(normalized)]
+    return call.reshape(x, (*kept, product(normalized)))
+
+
+def _flat(call: Call, weight: Value | None, width: Dim, fill: float, like: Value) -> Value:
+    if weight is None:
+        return call.b.full(value=fill, shape=(width,), dtype=like.dtype)
+    return call.value(call.reshape(weight, (width,)), like.dtype)
+
+
+def _layer_norm(
+    call: Call,
+    x: Value,
+    normalized_shape: tuple[Dim, ...],
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
+) -> Value:
+    rows = _rows(call, x, normalized_shape)
+    width = rows.shape[-1]
+    result = call.b.layer_norm(
+        rows, _flat(call, weight, width, 1.0, x), _flat(call, bias, width, 0.0, x), eps=eps
+    )
+    return call.reshape(result, x.shape)
+
+
+@handles("layer_norm.default")
+def _layer_norm_default(
+    call: Call,
+    x: Value,
+    normalized_shape: tuple[Dim, ...],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Value:
+    return _layer_norm(call, x, normalized_shape, weight, bias, eps)
+
+
+class _Unused:
+    """The result slot of a statistic that only training reads; indexing into it is an error."""
+
+
+@handles("native_layer_norm.default")
+def _native_layer_norm(
+    call: Call,
+    x: Value,
+    normalized_shape: tuple[Dim, ...],
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
+) -> tuple[Any, ...]:
+    rows = _rows(call, x, normalized_shape)
+    result = _layer_norm(call, x, normalized_shape, weight, bias, eps)
+    if not _reads(call, 1) and not _reads(call, 2):
+        return result, _Unused(), _Unused()
+    b = call.b
+    mean = b.mean(rows, axes=(-1,), keepdims=True)
+    centered = b.sub(rows, mean)
+    variance = b.mean(b.mul(centered, centered), axes=(-1,), keepdims=True)
+    scale = b.rsqrt(b.add(variance, call.value(eps)))
+    shape = call.importer.table.shape(call.expected[1].shape)
+    return result, call.reshape(mean, shape), call.reshape(scale, shape)
+
+
+def _reads(call: Call, index: int) -> bool:
+    return any(user.args[1] == index for user in call.node.users)
+
+
+@handles("rms_norm.default")
+def _rms_norm(
+    call: Call,
+    x: Value,
+    normalized_shape: tuple[Dim, ...],
+    weight: Value | None = None,
+    eps: float | None = None,
+) -> Value:
+    # without eps torch takes the machine epsilon of the input's dtype
+    eps = torch.finfo(TO_TORCH[x.dtype]).eps if eps is None else eps
+    rows = _rows(call, x, normalized_shape)
+    result = call.b.rms_norm(rows, _flat(call, weight, rows.shape[-1], 1.0, x), eps=eps)
+    return call.reshape(result, x.shape)
+
+
+@handles("_native_batch_norm_legit_no_training.default")
+def _batch_norm(
+    call: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, ...]:
+    b = call.b
+
+    def per_channel(v: Value) -> Value:
+        return call.reshape(v, (v.shape[0], *[1] * (x.type.rank - 2)))
+
+    scale = b.rsqrt(b.add(running_var, call.value(eps, running_var.dtype)))
+    if weight is not None:
+        scale = b.mul(scale, weight)
+    result = b.mul(b.sub(x, per_channel(running_mean)), per_channel(scale))
+    if bias is not None:
+        result = b.add(result, per_channel(bias))
+    return result, _Unused(), _Unused()

@@ -1,0 +1,345 @@
+"""Elementwise arithmetic, comparisons, logic and casts."""
+
+import math
+from typing import Any
+
+from ...ir import types
+from ...ir.graph import Value
+from ..importer import Call, Declined, Scalar, handles
+
+Operand = Value | Scalar
+
+
+def overloads(*names: str, kinds: str = "Tensor Scalar") -> list[str]:
+    """`add` -> `add.Tensor`, `add.Scalar`."""
+    return [f"{name}.{kind}" for name in names for kind in kinds.split()]
+
+
+def binary(call: Call, op: str, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
+    """One of our binary ops on operands cast to the result's dtype."""
+    b, dtype = call.b, call.dtype
+    left, right = call.value(x, dtype), call.value(y, dtype)
+    if alpha != 1:
+        right = b.mul(right, call.value(alpha, dtype))
+    if dtype == types.bool_:
+        op = {"add": "or_", "mul": "and_", "maximum": "or_", "minimum": "and_"}.get(op, op)
+    return getattr(b, op)(left, right)
+
+
+@handles(*overloads("add"))
+def _add(call: Call, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
+    return binary(call, "add", x, y, alpha)
+
+
+@handles(*overloads("sub"))
+def _sub(call: Call, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
+    return binary(call, "sub", x, y, alpha)
+
+
+@handles(*overloads("rsub"))
+def _rsub(call: Call, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
+    return binary(call, "sub", y, x, 1) if alpha == 1 else _scaled_rsub(call, x, y, alpha)
+
+
+def _scaled_rsub(call: Call, x: Operand, y: Operand, alpha: Scalar) -> Value:
+    scaled = call.b.mul(call.value(x, call.dtype), call.value(alpha, call.dtype))
+    return call.b.sub(call.value(y, call.dtype), scaled)
+
+
+@handles(*overloads("mul", "multiply"))
+def _mul(call: Call, x: Operand, y: Operand) -> Value:
+    return binary(call, "mul", x, y)
+
+
+@handles("maximum.default", "max.other")
+def _maximum(call: Call, x: Operand, y: Operand) -> Value:
+    return binary(call, "maximum", x, y)
+
+
+@handles("minimum.default", "min.other")
+def _minimum(call: Call, x: Operand, y: Operand) -> Value:
+    return binary(call, "minimum", x, y)
+
+
+@handles(
+    *overloads("div", kinds="Tensor Scalar Tensor_mode Scalar_mode"),
+    *overloads("true_divide", "divide"),
+)
+def _div(call: Call, x: Operand, y: Operand, rounding_mode: str | None = None) -> Value:
+    if rounding_mode is None:
+        return binary(call, "div", x, y)
+    if rounding_mode == "floor":
+        return binary(call, "floordiv", x, y)
+    left, right = call.value(x, call.dtype), call.value(y, call.dtype)
+    if call.dtype.is_float:
+        return call.b.trunc(call.b.div(left, right))
+    # integers: divide the magnitudes, then put the sign back
+    b, zero = call.b, call.value(0)
+    quotient = b.floordiv(b.abs(left), b.abs(right))
+    return b.where(b.xor(b.lt(left, zero), b.lt(right, zero)), b.neg(quotient), quotient)
+
+
+@handles("floor_divide.default", "floor_divide.Scalar")
+def _floor_divide(call: Call, x: Operand, y: Operand) -> Value:
+    return binary(call, "floordiv", x, y)
+
+
+@handles(*overloads("remainder", kinds="Tensor Scalar Scalar_Tensor"))
+def _remainder(call: Call, x: Operand, y: Operand) -> Value:
+    return binary(call, "mod", x, y)
+
+
+@handles(*overloads("fmod"))
+def _fmod(call: Call, x: Operand, y: Operand) -> Value:
+    b, dtype = call.b, call.dtype
+    left, right = call.value(x, dtype), call.value(y, dtype)
+    rest = b.mod(b.abs(left), b.abs(right))
+    return b.where(b.lt(left, call.value(0, dtype)), b.neg(rest), rest)
+
+
+@handles(*overloads("pow", kinds="Tensor_Scalar Scalar Tensor_Tensor"))
+def _pow(call: Call, x: Operand, y: Operand) -> Value:
+    b, dtype = call.b, call.dtype
+    if isinstance(x, Value) and isinstance(y, int | float):
+        base = call.value(x, dtype)
+        if y == 0:
+            return b.broadcast_to(call.value(1, dtype), shape=base.shape)
+        if y == 1:
+            return base
+        if y in (2, 3):
+            square = b.mul(base, base)
+            return square if y == 2 else b.mul(square, base)
+        if dtype.is_float and y in (0.5, -0.5, -1):
+            return {0.5: b.sqrt, -0.5: b.rsqrt, -1: b.reciprocal}[y](base)
+    if not dtype.is_float:
+        raise Declined("powers of integers other than squares and cubes")
+    return b.pow(call.value(x, dtype), call.value(y, dtype))
+
+
+@handles("square.default")
+def _square(call: Call, x: Value) -> Value:
+    return call.b.mul(x, x)
+
+
+@handles("addcmul.default")
+def _addcmul(call: Call, x: Value, y: Value, z: Value, value: Scalar = 1) -> Value:
+    product = call.b.mul(call.value(y, call.dtype), call.value(z, call.dtype))
+    return binary(call, "add", x, product, value)
+
+
+@handles("addcdiv.default")
+def _addcdiv(call: Call, x: Value, y: Value, z: Value, value: Scalar = 1) -> Value:
+    quotient = call.b.div(call.value(y, call.dtype), call.value(z, call.dtype))
+    return binary(call, "add", x, quotient, value)
+
+
+@handles(*overloads("lerp"))
+def _lerp(call: Call, x: Value, y: Value, weight: Operand) -> Value:
+    return call.b.add(x, call.b.mul(call.value(weight, call.dtype), call.b.sub(y, x)))
+
+
+# ---- comparisons and logic -----------------------------------------------------------------
+
+
+def _comparison(op: str) -> Any:
+    def compare(call: Call, x: Operand, y: Operand) -> Value:
+        dtype = call.common_dtype(x, y)
+        return getattr(call.b, op)(call.value(x, dtype), call.value(y, dtype))
+
+    return compare
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    handles(*overloads(_name))(_comparison(_name))
+
+
+def _as_bool(call: Call, x: Operand) -> Value:
+    """Nonzero, as torch's logical operations read it."""
+    value = call.value(x, None if isinstance(x, Value) else types.bool_)
+    if value.dtype == types.bool_:
+        return value
+    return call.b.ne(value, call.value(0, value.dtype))
+
+
+@handles("logical_and.default")
+def _logical_and(call: Call, x: Value, y: Value) -> Value:
+    return call.b.and_(_as_bool(call, x), _as_bool(call, y))
+
+
+@handles("logical_or.default")
+def _logical_or(call: Call, x: Value, y: Value) -> Value:
+    return call.b.or_(_as_bool(call, x), _as_bool(call, y))
+
+
+@handles("logical_xor.default")
+def _logical_xor(call: Call, x: Value, y: Value) -> Value:
+    return call.b.xor(_as_bool(call, x), _as_bool(call, y))
+
+
+@handles("logical_not.default")
+def _logical_not(call: Call, x: Value) -> Value:
+    return call.b.not_(_as_bool(call, x))
+
+
+def _bitwise(op: str) -> Any:
+    def combine(call: Call, x: Operand, y: Operand) -> Value:
+        return getattr(call.b, op)(call.value(x, call.dtype), call.value(y, call.dtype))
+
+    return combine
+
+
+for _name in ("and", "or", "xor"):
+    _handler = _bitwise("xor" if _name == "xor" else f"{_name}_")
+    handles(*overloads(f"bitwise_{_name}", f"__{_name}__"))(_handler)
+
+
+@handles("bitwise_not.default")
+def _bitwise_not(call: Call, x: Value) -> Value:
+    return call.b.not_(x)
+
+
+@handles(*overloads("where", kinds="self ScalarSelf ScalarOther Scalar"))
+def _where(call: Call, condition: Value, x: Operand, y: Operand) -> Value:
+    return call.b.where(
+        _as_bool(call, condition), call.value(x, call.dtype), call.value(y, call.dtype)
+    )
+
+
+@handles(*overloads("masked_fill"))
+def _masked_fill(call: Call, x: Value, mask: Value, value: Operand) -> Value:
+    return call.b.where(mask, call.value(value, call.dtype), x)
+
+
+# ---- one operand ---------------------------------------------------------------------------
+
+_UNARY = (
+    "exp expm1 log log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid floor ceil round trunc neg abs"
+).split()
+# on integers these give floats, the others keep the dtype
+_TO_FLOAT = set("exp expm1 log log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid".split())
+_ROUNDING = {"floor", "ceil", "round", "trunc"}
+
+
+def _unary(op: str) -> Any:
+    def apply(call: Call, x: Value) -> Value:
+        if op in _ROUNDING and not x.dtype.is_float:
+            return x
+        return getattr(call.b, op)(call.value(x, call.dtype) if op in _TO_FLOAT else x)
+
+    return apply
+
+
+for _name in _UNARY:
+    handles(f"{_name}.default")(_unary(_name))
+handles("absolute.default")(_unary("abs"))
+handles("negative.default")(_unary("neg"))
+handles("fix.default")(_unary("trunc"))
+
+
+@handles("positive.default")
+def _positive(call: Call, x: Value) -> Value:
+    return x
+
+
+@handles("exp2.default")
+def _exp2(call: Call, x: Value) -> Value:
+    x = call.value(x, call.dtype)
+    return call.b.exp(call.b.mul(x, call.value(math.log(2))))
+
+
+def _logarithm(base: float) -> Any:
+    def log(call: Call, x: Value) -> Value:
+        return call.b.mul(call.b.log(call.value(x, call.dtype)), call.value(1 / math.log(base)))
+
+    return log
+
+
+handles("log2.default")(_logarithm(2))
+handles("log10.default")(_logarithm(10))
+
+
+@handles("tan.default")
+def _tan(call: Call, x: Value) -> Value:
+    x = call.value(x, call.dtype)
+    return call.b.div(call.b.sin(x), call.b.cos(x))
+
+
+@handles("sign.default", "sgn.default")
+def _sign(call: Call, x: Value) -> Value:
+    b, zero = call.b, call.value(0)
+    down = b.where(b.lt(x, zero), call.value(-1), zero)
+    return b.where(b.gt(x, zero), call.value(1), down)
+
+
+@handles("isnan.default")
+def _isnan(call: Call, x: Value) -> Value:
+    if x.dtype.is_float:
+        return call.b.isnan(x)
+    return call.b.full(value=False, shape=x.shape, dtype=types.bool_)
+
+
+@handles("isinf.default")
+def _isinf(call: Call, x: Value) -> Value:
+    if not x.dtype.is_float:
+        return call.b.full(value=False, shape=x.shape, dtype=types.bool_)
+    return call.b.eq(call.b.abs(x), call.value(math.inf, x.dtype))
+
+
+@handles("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
+def _clamp(call: Call, x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
+    x = call.value(x, call.dtype)
+    if min is not None:
+        x = call.b.maximum(x, call.value(min, call.dtype))
+    if max is not None:
+        x = call.b.minimum(x, call.value(max, call.dtype))
+    return x
+
+
+@handles("clamp_min.default", "clamp_min.Tensor")
+def _clamp_min(call: Call, x: Value, min: Operand) -> Value:
+    return _clamp(call, x, min)
+
+
+@handles("clamp_max.default", "clamp_max.Tensor")
+def _clamp_max(call: Call, x: Value, max: Operand) -> Value:
+    return _clamp(call, x, None, max)
+
+
+# ---- casts, and what only concerns storage -------------------------------------------------
+
+
+@handles(
+    "to.dtype",
+    "to.dtype_layout",
+    "to.device",
+    "to.other",
+    "_to_copy.default",
+    "type_as.default",
+    "alias.default",
+    "clone.default",
+    "contiguous.default",
+    "detach.default",
+    "lift_fresh_copy.default",
+    "lift_fresh.default",
+    "lift.default",
+    "view.dtype",
+    "resolve_conj.default",
+    "resolve_neg.default",
+)
+def _to(call: Call, x: Value, *_: Any, **__: Any) -> Value:
+    if call.node.target._overloadname == "dtype" and str(call.node.target).startswith("aten.view"):
+        raise Declined("reading the bits of one dtype as another")
+    return call.value(x, call.dtype)
+
+
+@handles("dropout.default", "feature_dropout.default", "alpha_dropout.default")
+def _dropout(call: Call, x: Value, p: float, train: bool) -> Value:
+    if train and p > 0:
+        raise Declined("dropout in training mode; call eval() on the module")
+    return x
+
+
+@handles("native_dropout.default")
+def _native_dropout(call: Call, x: Value, p: float, train: bool | None) -> tuple[Value, Value]:
+    kept = call.b.full(value=True, shape=x.shape, dtype=types.bool_)
+    return _dropout(call, x, p, bool(train)), kept

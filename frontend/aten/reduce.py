@@ -1,0 +1,236 @@
+"""Reductions, softmax over an axis, and running sums."""
+
+from typing import Any
+
+from ...ir import types
+from ...ir.dim import Dim, product
+from ...ir.graph import Value
+from ...ir.types import DType
+from ..dtypes import from_torch
+from ..importer import Call, Declined, Scalar, handles
+
+Axes = int | tuple[int, ...] | None
+
+
+def axes_of(x: Value, dim: Axes) -> tuple[int, ...]:
+    """Axes counted from the front; all of them for None or an empty tuple, as in torch."""
+    if dim is None or dim == ():
+        return tuple(range(x.type.rank))
+    dims = dim if isinstance(dim, tuple) else (dim,)
+    return tuple(sorted(axis % x.type.rank for axis in dims)) if x.type.rank else ()
+
+
+def fold(call: Call, op: str, x: Value, dim: Axes, keepdim: bool) -> Value:
+    """One of our reductions over axes; x itself when it has none."""
+    axes = axes_of(x, dim)
+    return getattr(call.b, op)(x, axes=axes, keepdims=keepdim) if axes else x
+
+
+@handles("sum.default", "sum.dim_IntList")
+def _sum(
+    call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    return fold(call, "sum", call.value(x, call.dtype), dim, keepdim)
+
+
+@handles("mean.default", "mean.dim")
+def _mean(
+    call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    return fold(call, "mean", call.value(x, call.dtype), dim, keepdim)
+
+
+@handles("prod.default", "prod.dim_int")
+def _prod(
+    call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    return fold(call, "prod", call.value(x, call.dtype), dim, keepdim)
+
+
+@handles("amax.default", "max.default")
+def _amax(call: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+    return _extremum(call, "max", x, dim, keepdim)
+
+
+@handles("amin.default", "min.default")
+def _amin(call: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+    return _extremum(call, "min", x, dim, keepdim)
+
+
+def _extremum(call: Call, op: str, x: Value, dim: Axes, keepdim: bool) -> Value:
+    if x.dtype == types.bool_:
+        return fold(call, {"max": "any", "min": "all"}[op], x, dim, keepdim)
+    return fold(call, op, x, dim, keepdim)
+
+
+@handles("max.dim")
+def _max_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _extremum(call, "max", x, dim, keepdim), call.b.argmax(x, axis=dim, keepdims=keepdim)
+
+
+@handles("min.dim")
+def _min_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _extremum(call, "min", x, dim, keepdim), call.b.argmin(x, axis=dim, keepdims=keepdim)
+
+
+def _arg(op: str) -> Any:
+    def locate(call: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        if dim is not None:
+            return getattr(call.b, op)(x, axis=dim, keepdims=keepdim)
+        flat = getattr(call.b, op)(call.reshape(x, (x.type.numel,)), axis=0)
+        return call.reshape(flat, (1,) * x.type.rank) if keepdim else flat
+
+    return locate
+
+
+handles("argmax.default")(_arg("argmax"))
+handles("argmin.default")(_arg("argmin"))
+
+
+def _quantifier(op: str) -> Any:
+    def quantify(call: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+        if x.dtype != types.bool_:
+            x = call.b.ne(x, call.value(0, x.dtype))
+        return fold(call, op, x, dim, keepdim)
+
+    return quantify
+
+
+for _name in ("any", "all"):
+    handles(f"{_name}.default", f"{_name}.dim", f"{_name}.dims")(_quantifier(_name))
+
+
+@handles("cumsum.default")
+def _cumsum(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
+    return call.b.cumsum(call.value(x, call.dtype), axis=dim)
+
+
+@handles("softmax.int", "_softmax.default")
+def _softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
+    return call.b.softmax(call.value(x, call.dtype), axis=dim)
+
+
+@handles("_safe_softmax.default")
+def _safe_softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
+    # a row of minus infinities gives 0, not NaN
+    b, x = call.b, call.value(x, call.dtype)
+    lowest = call.value(float("-inf"))
+    hidden = b.eq(b.max(x, axes=(dim,), keepdims=True), lowest)
+    return b.where(hidden, call.value(0), b.softmax(x, axis=dim))
+
+
+@handles("log_softmax.int", "_log_softmax.default")
+def _log_softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
+    b, x = call.b, call.value(x, call.dtype)
+    shifted = b.sub(x, b.max(x, axes=(dim,), keepdims=True))
+    return b.sub(shifted, b.log(b.sum(b.exp(shifted), axes=(dim,), keepdims=True)))
+
+
+@handles("logsumexp.default")
+def _logsumexp(call: Call, x: Value, dim: Axes, keepdim: bool = False) -> Value:
+    b, x, axes = call.b, call.value(x, call.dtype), axes_of(x, dim)
+    top = b.max(x, axes=axes, keepdims=True)
+    # an infinite maximum is taken as 0, so that infinity minus infinity does not arise
+    finite = b.lt(b.abs(top), call.value(float("inf")))
+    top = b.where(finite, top, call.value(0))
+    total = b.add(b.log(b.sum(b.exp(b.sub(x, top)), axes=axes, keepdims=True)), top)
+    return total if keepdim else call.reshape(total, call.shape)
+
+
+# ---- moments -------------------------------------------------------------------------------
+
+
+def variance(call: Call, x: Value, dim: Axes, correction: Scalar, keepdim: bool) -> Value:
+    """Mean squared distance from the mean, over n - correction."""
+    b, axes = call.b, axes_of(x, dim)
+    centered = b.sub(x, b.mean(x, axes=axes, keepdims=True))
+    square = b.mul(centered, centered)
+    if correction == 0:
+        return b.mean(square, axes=axes, keepdims=keepdim)
+    total = b.sum(square, axes=axes, keepdims=keepdim)
+    count = product(x.shape[axis] for axis in axes)
+    return b.div(total, _degrees(call, count, correction, x.dtype))
+
+
+def _degrees(call: Call, count: Dim, correction: Scalar, dtype: DType) -> Value:
+    if not isinstance(correction, int):
+        raise Declined(f"a correction of {correction} in a variance")
+    least = count - correction
+    if isinstance(least, int):
+        return call.value(max(least, 0), dtype)
+    # torch divides by max(n - correction, 0)
+    return call.b.maximum(call.value(least, dtype), call.value(0, dtype))
+
+
+def _correction(unbiased: bool | None, correction: Scalar | None) -> Scalar:
+    if correction is not None:
+        return correction
+    return 1 if unbiased is None else int(unbiased)
+
+
+@handles("var.correction")
+def _var(
+    call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
+) -> Value:
+    return variance(call, x, dim, _correction(None, correction), keepdim)
+
+
+@handles("std.correction")
+def _std(
+    call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
+) -> Value:
+    return call.b.sqrt(_var(call, x, dim, correction, keepdim))
+
+
+@handles("var.dim")
+def _var_dim(
+    call: Call, x: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+) -> Value:
+    return variance(call, x, dim, int(unbiased), keepdim)
+
+
+@handles("std.dim")
+def _std_dim(
+    call: Call, x: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+) -> Value:
+    return call.b.sqrt(variance(call, x, dim, int(unbiased), keepdim))
+
+
+@handles("var.default")
+def _var_default(call: Call, x: Value, unbiased: bool = True) -> Value:
+    return variance(call, x, None, int(unbiased), False)
+
+
+@handles("std.default")
+def _std_default(call: Call, x: Value, unbiased: bool = True) -> Value:
+    return call.b.sqrt(variance(call, x, None, int(unbiased), False))
+
+
+@handles("var_mean.correction")
+def _var_mean(
+    call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    return (
+        variance(call, x, dim, _correction(None, correction), keepdim),
+        fold(call, "mean", x, dim, keepdim),
+    )
+
+
+@handles("linalg_vector_norm.default", "norm.ScalarOpt_dim", "norm.Scalar")
+def _norm(
+    call: Call,
+    x: Value,
+    ord: Scalar | None = 2,
+    dim: Axes = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> Value:
+    b = call.b
+    x = call.value(x, from_torch(dtype) if dtype is not None else call.dtype)
+    if ord in (None, 2):
+        return b.sqrt(fold(call, "sum", b.mul(x, x), dim, keepdim))
+    if ord == 1:
+        return fold(call, "sum", b.abs(x), dim, keepdim)
+    if ord == float("inf"):
+        return fold(call, "max", b.abs(x), dim, keepdim)
+    raise Declined(f"a norm of order {ord}")

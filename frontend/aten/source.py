@@ -1,0 +1,91 @@
+"""Tensors made from numbers and sizes."""
+
+from typing import Any
+
+from ...ir import types
+from ...ir.dim import Dim, Expr
+from ...ir.graph import Value
+from ..importer import Call, Declined, Scalar, handles
+
+
+def _filled(call: Call, value: Scalar) -> Value:
+    dtype = call.dtype
+    if isinstance(value, Expr):
+        return call.broadcast(call.b.dim_value(value=value, dtype=dtype), call.shape)
+    number = float(value) if dtype.is_float else bool(value) if dtype == types.bool_ else int(value)
+    return call.b.full(value=number, shape=call.shape, dtype=dtype)
+
+
+@handles("full.default", "full_like.default", "new_full.default")
+def _full(call: Call, _like: Any, value: Scalar, **__: Any) -> Value:
+    return _filled(call, value)
+
+
+@handles("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")
+def _zeros(call: Call, *_: Any, **__: Any) -> Value:
+    return _filled(call, 0)
+
+
+@handles("ones.default", "ones_like.default", "new_ones.default")
+def _ones(call: Call, *_: Any, **__: Any) -> Value:
+    return _filled(call, 1)
+
+
+@handles(
+    "empty.memory_format",
+    "empty_like.default",
+    "new_empty.default",
+    "empty_permuted.default",
+    "empty_strided.default",
+    "new_empty_strided.default",
+)
+def _empty(call: Call, *_: Any, **__: Any) -> Value:
+    # whatever a reader finds in fresh storage is a legal value; 0 is the same in every run
+    return _filled(call, 0)
+
+
+@handles("fill.Scalar")
+def _fill(call: Call, _x: Value, value: Scalar) -> Value:
+    return _filled(call, value)
+
+
+@handles("fill.Tensor")
+def _fill_tensor(call: Call, _x: Value, value: Value) -> Value:
+    return call.broadcast(call.value(value, call.dtype), call.shape)
+
+
+@handles("scalar_tensor.default")
+def _scalar_tensor(call: Call, value: Scalar, **_: Any) -> Value:
+    return _filled(call, value)
+
+
+@handles("arange.default", "arange.start", "arange.start_step")
+def _arange(call: Call, *bounds: Scalar, **__: Any) -> Value:
+    # arange(end), arange(start, end), arange(start, end, step)
+    start, step = (0 if len(bounds) == 1 else bounds[0]), (bounds[2] if len(bounds) > 2 else 1)
+    length, dtype, b = call.shape[0], call.dtype, call.b
+    if isinstance(start, int | Expr) and isinstance(step, int):
+        return b.iota(length=length, start=start, step=step, dtype=dtype)
+    if isinstance(step, Expr):
+        raise Declined(f"arange in steps of {step}")
+    # fractional bounds: count, then scale
+    count = b.iota(length=length, dtype=dtype)
+    return b.add(b.mul(count, call.value(step)), call.value(start))
+
+
+@handles("linspace.default")
+def _linspace(call: Call, start: Scalar, end: Scalar, steps: Dim, **__: Any) -> Value:
+    count = call.static(call.shape[0], "the number of steps")
+    if isinstance(start, Expr) or isinstance(end, Expr):
+        raise Declined("linspace between sizes")
+    step = (end - start) / (count - 1) if count > 1 else 0
+    b = call.b
+    return b.add(b.mul(b.iota(length=count, dtype=call.dtype), call.value(step)), call.value(start))
+
+
+@handles("eye.default", "eye.m")
+def _eye(call: Call, *_: Any, **__: Any) -> Value:
+    b, (rows, columns) = call.b, call.shape
+    row = call.reshape(b.iota(length=rows), (rows, 1))
+    return call.value(b.eq(b.iota(length=columns), row), call.dtype)
+

@@ -1,0 +1,321 @@
+"""Views and copies that only rename indices: shapes, axes, slices, joins, padding."""
+
+from typing import Any
+
+from ...ir.dim import Dim, Expr, minimum
+from ...ir.graph import Value
+from ..importer import Call, Declined, handles
+
+LAST = 2**63 - 1  # how ATen writes "to the end"
+
+
+@handles(
+    "view.default",
+    "reshape.default",
+    "_unsafe_view.default",
+    "_reshape_alias.default",
+    "view_as.default",
+    "reshape_as.default",
+    "flatten.using_ints",
+    "unflatten.int",
+    "unsqueeze.default",
+    "view_copy.default",
+)
+def _reshape(call: Call, x: Value, *_: Any, **__: Any) -> Value:
+    return call.reshape(x, call.shape)
+
+
+@handles("squeeze.default", "squeeze.dim", "squeeze.dims")
+def _squeeze(call: Call, x: Value, dim: int | tuple[int, ...] | None = None) -> Value:
+    named = range(x.type.rank) if dim is None else dim if isinstance(dim, tuple) else (dim,)
+    for axis in {axis % max(x.type.rank, 1) for axis in named} if x.type.rank else ():
+        size = x.shape[axis]
+        # torch keeps an axis that is not 1; with size 1 in range the result's rank would vary
+        if isinstance(size, Expr) and not call.facts.proved_ne(size, 1):
+            raise Declined(f"squeeze of an axis of size {size}, which may be 1 or not")
+    return call.reshape(x, call.shape)
+
+
+@handles("transpose.int", "swapaxes.default", "transpose_copy.int")
+def _transpose(call: Call, x: Value, dim0: int, dim1: int) -> Value:
+    perm = list(range(x.type.rank))
+    perm[dim0], perm[dim1] = perm[dim1], perm[dim0]
+    return permute(call, x, perm)
+
+
+def permute(call: Call, x: Value, perm: list[int]) -> Value:
+    """Axes permuted; x itself when the order stays."""
+    perm = [axis % x.type.rank for axis in perm]
+    return x if perm == sorted(perm) else call.b.transpose(x, perm=tuple(perm))
+
+
+@handles("permute.default", "permute_copy.default")
+def _permute(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
+    return permute(call, x, list(dims))
+
+
+@handles("t.default", "numpy_T.default", "mT.default", "adjoint.default")
+def _t(call: Call, x: Value) -> Value:
+    if x.type.rank < 2:
+        return x
+    if str(call.node.target).startswith("aten.numpy_T"):
+        return permute(call, x, list(reversed(range(x.type.rank))))
+    return _transpose(call, x, -2, -1)
+
+
+@handles("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
+def _movedim(call: Call, x: Value, source: Any, destination: Any) -> Value:
+    rank = x.type.rank
+    sources = [a % rank for a in (source if isinstance(source, tuple) else (source,))]
+    targets = [a % rank for a in (destination if isinstance(destination, tuple) else (destination,))]
+    rest = iter(axis for axis in range(rank) if axis not in sources)
+    moved = dict(zip(targets, sources))
+    return permute(call, x, [moved[i] if i in moved else next(rest) for i in range(rank)])
+
+
+@handles("expand.default", "broadcast_to.default", "expand_as.default", "expand_copy.default")
+def _expand(call: Call, x: Value, *_: Any, **__: Any) -> Value:
+    return call.broadcast(x, call.shape)
+
+
+@handles("broadcast_tensors.default")
+def _broadcast_tensors(call: Call, tensors: tuple[Value, ...]) -> list[Value]:
+    return [call.broadcast(x, call.shape) for x in tensors]
+
+
+# ---- parts ---------------------------------------------------------------------------------
+
+
+def bound(call: Call, index: Dim | None, size: Dim, default: Dim) -> Dim:
+    """A slice bound as torch reads it: negative counts from the end, clamped into [0, size]."""
+    if index is None:
+        return default
+    if isinstance(index, int):
+        if index >= LAST:
+            return size
+        if index < 0:
+            index = size + index
+    facts = call.facts
+    if not facts.proved_le(0, index):
+        if not facts.proved_le(index, 0):
+            raise Declined(f"a slice bound {index} that may be negative or not")
+        index = 0
+    return index if facts.proved_le(index, size) else minimum(index, size)
+
+
+def part(call: Call, x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -> Value:
+    """x[start:stop:step] along axis; x itself when that is all of it."""
+    if start == 0 and stop == x.shape[axis] and step == 1:
+        return x
+    return call.b.slice(x, axis=axis, start=start, stop=stop, step=step)
+
+
+@handles("slice.Tensor", "slice_copy.Tensor")
+def _slice(
+    call: Call,
+    x: Value,
+    dim: int = 0,
+    start: Dim | None = None,
+    end: Dim | None = None,
+    step: int = 1,
+) -> Value:
+    axis = dim % x.type.rank
+    size = x.shape[axis]
+    first, last = bound(call, start, size, 0), bound(call, end, size, size)
+    if not call.facts.proved_le(first, last):
+        # an empty slice when the bounds cross: make it start where it stops
+        first = last if call.facts.proved_le(last, first) else minimum(first, last)
+    return part(call, x, axis, first, last, step)
+
+
+@handles("narrow.default")
+def _narrow(call: Call, x: Value, dim: int, start: Dim, length: Dim) -> Value:
+    axis = dim % x.type.rank
+    first = bound(call, start, x.shape[axis], 0)
+    return part(call, x, axis, first, first + length)
+
+
+@handles("select.int", "select_copy.int")
+def _select(call: Call, x: Value, dim: int, index: Dim) -> Value:
+    axis = dim % x.type.rank
+    if isinstance(index, int) and index < 0:
+        index = x.shape[axis] + index
+    return call.reshape(part(call, x, axis, index, index + 1), call.shape)
+
+
+def _pieces(call: Call, x: Value, axis: int, sizes: list[Dim]) -> list[Value]:
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(part(call, x, axis, start, start + size))
+        start = start + size
+    return pieces
+
+
+def _expected_sizes(call: Call, axis: int) -> list[Dim]:
+    # torch has computed how the axis divides; the sizes are checked against ours piece by piece
+    return [call.importer.table.dim(piece.shape[axis]) for piece in call.expected]
+
+
+@handles(
+    "split.Tensor",
+    "split.sizes",
+    "split.default",
+    "split_with_sizes.default",
+    "split_with_sizes_copy.default",
+    "chunk.default",
+    "tensor_split.sections",
+)
+def _split(call: Call, x: Value, _how: Any, dim: int = 0) -> list[Value]:
+    axis = dim % x.type.rank
+    return _pieces(call, x, axis, _expected_sizes(call, axis))
+
+
+@handles("unbind.int")
+def _unbind(call: Call, x: Value, dim: int = 0) -> list[Value]:
+    axis = dim % x.type.rank
+    count = call.static(x.shape[axis], "the number of parts")
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    return [call.reshape(part(call, x, axis, i, i + 1), shape) for i in range(count)]
+
+
+# ---- joins ---------------------------------------------------------------------------------
+
+
+@handles("cat.default", "concat.default", "concatenate.default")
+def _cat(call: Call, tensors: tuple[Value, ...], dim: int = 0) -> Value:
+    # torch lets an empty vector join anything
+    parts = [call.value(x, call.dtype) for x in tensors if x.shape != (0,) or len(call.shape) == 1]
+    if len(parts) == 1:
+        return parts[0]
+    return call.b.concat(*parts, axis=dim % len(call.shape))
+
+
+@handles("stack.default")
+def _stack(call: Call, tensors: tuple[Value, ...], dim: int = 0) -> Value:
+    axis = dim % len(call.shape)
+    one = (*call.shape[:axis], 1, *call.shape[axis + 1 :])
+    parts = [call.reshape(call.value(x, call.dtype), one) for x in tensors]
+    return call.b.concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
+
+
+@handles("repeat.default")
+def _repeat(call: Call, x: Value, repeats: tuple[Dim, ...]) -> Value:
+    return tiled(call, x, list(repeats))
+
+
+@handles("tile.default")
+def _tile(call: Call, x: Value, dims: tuple[Dim, ...]) -> Value:
+    return tiled(call, x, [1] * (x.type.rank - len(dims)) + list(dims))
+
+
+def tiled(call: Call, x: Value, repeats: list[Dim]) -> Value:
+    """The whole of x laid side by side along each axis."""
+    shape = (1,) * (len(repeats) - x.type.rank) + x.shape
+    if all(count == 1 for count in repeats):
+        return call.reshape(x, shape)
+    # [n] * r times is [r, n] flattened
+    spread = tuple(d for size in shape for d in (1, size))
+    wide = tuple(d for count, size in zip(repeats, shape) for d in (count, size))
+    return call.reshape(call.broadcast(call.reshape(x, spread), wide), call.shape)
+
+
+@handles("repeat_interleave.self_int")
+def _repeat_interleave(
+    call: Call, x: Value, repeats: Dim, dim: int | None = None, output_size: Dim | None = None
+) -> Value:
+    if dim is None:
+        x, dim = call.reshape(x, (x.type.numel,)), 0
+    axis = dim % x.type.rank
+    before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
+    spread = call.reshape(x, (*before, 1, *after))
+    return call.reshape(call.broadcast(spread, (*before, repeats, *after)), call.shape)
+
+
+@handles("constant_pad_nd.default", "pad.default")
+def _pad(
+    call: Call, x: Value, pad: tuple[Dim, ...], *rest: Any, value: Any = None, mode: str = "constant"
+) -> Value:
+    # constant_pad_nd(x, pad, value=0); pad(x, pad, mode="constant", value=None)
+    for extra in rest:
+        mode, value = (extra, value) if isinstance(extra, str) else (mode, extra)
+    if mode != "constant":
+        raise Declined(f"padding of mode {mode!r}")
+    fill = 0 if value is None else value
+    fill = float(fill) if x.dtype.is_float else fill
+    for position in range(len(pad) // 2):
+        axis = x.type.rank - 1 - position
+        before, after = pad[2 * position], pad[2 * position + 1]
+        start, stop = 0, x.shape[axis]
+        # negative padding cuts
+        if isinstance(before, int) and before < 0:
+            start, before = -before, 0
+        if isinstance(after, int) and after < 0:
+            stop, after = stop + after, 0
+        x = part(call, x, axis, start, stop)
+        if before != 0 or after != 0:
+            x = call.b.pad(x, axis=axis, before=before, after=after, value=fill)
+    return x
+
+
+@handles("roll.default")
+def _roll(call: Call, x: Value, shifts: Any, dims: Any = ()) -> Value:
+    shifts = shifts if isinstance(shifts, tuple) else (shifts,)
+    dims = dims if isinstance(dims, tuple) else (dims,)
+    if not dims:
+        flat = _rolled(call, call.reshape(x, (x.type.numel,)), 0, shifts[0])
+        return call.reshape(flat, x.shape)
+    for shift, axis in zip(shifts, dims):
+        x = _rolled(call, x, axis % x.type.rank, shift)
+    return x
+
+
+def _rolled(call: Call, x: Value, axis: int, shift: Dim) -> Value:
+    size = x.shape[axis]
+    cut = (size - shift) % size
+    first, second = part(call, x, axis, cut, size), part(call, x, axis, 0, cut)
+    return call.b.concat(first, second, axis=axis)
+
+
+@handles("slice_scatter.default")
+def _slice_scatter(
+    call: Call,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Dim | None = None,
+    end: Dim | None = None,
+    step: int = 1,
+) -> Value:
+    if step != 1:
+        raise Declined(f"slice_scatter in steps of {step}")
+    axis = dim % x.type.rank
+    size = x.shape[axis]
+    first, last = bound(call, start, size, 0), bound(call, end, size, size)
+    return spliced(call, x, source, axis, first, last)
+
+
+@handles("select_scatter.default")
+def _select_scatter(call: Call, x: Value, source: Value, dim: int, index: Dim) -> Value:
+    axis = dim % x.type.rank
+    if isinstance(index, int) and index < 0:
+        index = x.shape[axis] + index
+    row = call.reshape(source, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    return spliced(call, x, row, axis, index, index + 1)
+
+
+def spliced(call: Call, x: Value, source: Value, axis: int, first: Dim, last: Dim) -> Value:
+    """x with [first, last) along axis replaced."""
+    source = call.value(source, x.dtype)
+    if first == 0 and last == x.shape[axis]:
+        return source
+    parts = [source]
+    if first != 0:
+        parts.insert(0, part(call, x, axis, 0, first))
+    if last != x.shape[axis]:
+        parts.append(part(call, x, axis, last, x.shape[axis]))
+    return call.b.concat(*parts, axis=axis)
+
+
+@handles("copy.default")
+def _copy(call: Call, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return call.broadcast(call.value(source, x.dtype), x.shape)

@@ -1,0 +1,166 @@
+"""Keeps attention whole while a Hugging Face model is traced, through transformers' public hooks.
+
+The mask hook returns a description of the mask, not a tensor; the attention hook turns it into
+attributes of one operation, `tilewright::attention`. What cannot be described exactly raises
+`HookDeclined`, and the model is then traced with its attention written out.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+NAME = "tilewright"  # the attention implementation that a captured model's config names
+
+
+class HookDeclined(Exception):
+    """The model uses attention in a way our operation cannot express; the text says which."""
+
+
+@dataclass(frozen=True)
+class MaskMark:
+    """Stands where the model passes its mask: causal, and seeing the last `window` keys only."""
+
+    window: int | None
+
+
+_library = torch.library.Library("tilewright", "DEF")
+_library.define(
+    "attention(Tensor q, Tensor k, Tensor v, float scale, bool is_causal, int? window,"
+    " float? softcap) -> Tensor"
+)
+
+
+@torch.library.register_fake("tilewright::attention")
+def _fake_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    is_causal: bool,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """q: [B, H, S, D], k: [B, G, T, D], v: [B, G, T, Dv] -> [B, H, S, Dv]."""
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+# Keywords that do not change what is computed here: positions of a cache we do not have, and
+# bookkeeping. Anything else that is set must be one the hook understands.
+_IGNORED = frozenset(
+    "position_ids cache_position use_cache output_attentions output_hidden_states return_dict"
+    " logits_to_keep training past_key_values is_training position_embeddings".split()
+)
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function that transformers calls: [B, H, S, D] in, [B, S, H, Dv] out."""
+    if not isinstance(attention_mask, MaskMark):
+        raise HookDeclined(f"{type(module).__name__} passes a mask that it made by itself")
+    if is_causal is False:
+        raise HookDeclined(f"{type(module).__name__} attends in both directions")
+    if dropout:
+        raise HookDeclined(f"{type(module).__name__} applies dropout to attention")
+    unknown = [name for name, x in others.items() if x is not None and name not in _IGNORED]
+    if unknown:
+        raise HookDeclined(f"{type(module).__name__} passes {', '.join(sorted(unknown))}")
+    # The mask decides which keys are seen, as it does in transformers' own sdpa and eager
+    # functions; `sliding_window` only repeats it for kernels that take no mask.
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    cap = None if softcap is None else float(softcap)
+    result = torch.ops.tilewright.attention(
+        query, key, value, scale, True, attention_mask.window, cap
+    )
+    return result.transpose(1, 2), None
+
+
+def describe_mask(
+    *args: Any, mask_function: Callable[..., Any] | None = None, **kwargs: Any
+) -> MaskMark:
+    """The mask function that transformers calls, with the rule of the mask as `mask_function`."""
+    if kwargs.get("q_offset", 0) or kwargs.get("kv_offset", 0):
+        raise HookDeclined("the mask is for a cache that already holds tokens")
+    windows, is_causal = _read_rule(mask_function)
+    if not is_causal:
+        raise HookDeclined("the mask is not causal")
+    return MaskMark(min(windows) if windows else None)
+
+
+def _read_rule(rule: Any) -> tuple[list[int], bool]:
+    """(windows, is_causal) of a mask rule built by transformers' own combinators."""
+    from transformers import masking_utils
+
+    if rule is masking_utils.causal_mask_function:
+        return [], True
+    made_by = getattr(rule, "__qualname__", "").split(".")[0]
+    held = dict(zip(rule.__code__.co_freevars, (c.cell_contents for c in rule.__closure__ or ())))
+    if getattr(rule, "__module__", "") == masking_utils.__name__:
+        if made_by == "and_masks" and set(held) == {"mask_functions"}:
+            parts = [_read_rule(part) for part in held["mask_functions"]]
+            return [w for ws, _ in parts for w in ws], any(causal for _, causal in parts)
+        if made_by == "sliding_window_overlay" and set(held) == {"sliding_window"}:
+            return [int(held["sliding_window"])], False
+    raise HookDeclined(f"the mask rule {getattr(rule, '__qualname__', rule)} is not known")
+
+
+@contextmanager
+def hooked(model: Any, name: str = NAME) -> Iterator[None]:
+    """The model with our attention; its own implementation is put back on leaving.
+
+    Raises `HookDeclined` for a model class that does not let its attention be replaced.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, describe_mask)
+    with written_out(model, name):
+        yield
+
+
+@contextmanager
+def written_out(model: Any, name: str) -> Iterator[None]:
+    """The model with attention implementation `name`; every config is put back on leaving.
+
+    Raises `HookDeclined` for a model that lacks it.
+    """
+    before = [(config, config._attn_implementation) for config in _configs(model)]
+    try:
+        try:
+            model.set_attn_implementation(name)
+        except (ValueError, ImportError, KeyError) as error:
+            raise HookDeclined(str(error).splitlines()[0]) from error
+        if model.config._attn_implementation != name:
+            raise HookDeclined(f"{type(model).__name__} does not take another attention")
+        yield
+    finally:
+        for config, value in before:
+            # the plain setter would also overwrite the configs below
+            config._attn_implementation_internal = value
+
+
+def _configs(model: Any) -> list[Any]:
+    """Every config the model and its parts hold, each once."""
+    found: dict[int, Any] = {}
+    pending = [part.config for part in model.modules() if hasattr(part, "config")]
+    while pending:
+        config = pending.pop()
+        if id(config) in found or not hasattr(config, "_attn_implementation_internal"):
+            continue
+        found[id(config)] = config
+        nested = (getattr(config, key, None) for key in getattr(config, "sub_configs", ()))
+        pending += [sub for sub in nested if sub is not None]
+    return list(found.values())

@@ -1,0 +1,272 @@
+"""Opens a checkpoint without reading its weights: a module of the right shape, and lazy arrays."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..ir.errors import CheckpointError, UnsupportedModel
+from ..ir.types import DType, f32
+from . import gguf, gguf_model, safetensors, tokenizer
+from .dtypes import FROM_TORCH, TO_TORCH, from_torch
+from .weights import LazyArray
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model that can be traced, whose parameters are not in memory: `arrays` has them by name.
+
+    A parameter that is absent from `arrays` holds its values itself.
+    """
+
+    module: Any
+    arrays: Mapping[str, LazyArray]
+    tokenizer: tokenizer.TokenizerSource
+    eos_ids: tuple[int, ...]
+
+
+def open_checkpoint(path: str | Path, dtype: DType | None = None) -> Checkpoint:
+    """Open a `.gguf` file, or a folder with config.json and safetensors.
+
+    `dtype` is what floating-point weights become; by default that of the config, float32 for
+    GGUF. Raises `CheckpointError` for files we cannot read, `UnsupportedModel` for a model that is
+    no causal language model.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise CheckpointError(
+            "no such file or folder",
+            where=str(path),
+            fix="give a .gguf file or a folder with config.json; nothing is downloaded",
+        )
+    if path.is_dir():
+        return _open_folder(path, dtype)
+    if gguf.is_gguf(path):
+        return _open_gguf(path, dtype)
+    raise CheckpointError(
+        "not a model",
+        where=str(path),
+        facts=f"a {path.suffix or 'nameless'} file; models are .gguf files or folders",
+        fix="give the folder that holds config.json and *.safetensors",
+    )
+
+
+# ---- GGUF ----------------------------------------------------------------------------------
+
+
+def _open_gguf(path: Path, dtype: DType | None) -> Checkpoint:
+    file = gguf.read_gguf(path)
+    config = gguf_model.hf_config(file)
+    module = empty_module(config, dtype or f32, str(path))
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    loaders = gguf_model.map_weights(file, config, shapes)
+    arrays = {
+        name: LazyArray(tuple(p.shape), from_torch(p.dtype), loaders[name])
+        for name, p in module.named_parameters()
+    }
+    divisors = gguf_model.rotary_divisors(file)
+    if divisors is not None:
+        _divide_frequencies(module, divisors, str(path))
+    return Checkpoint(module, _with_ties(module, arrays), tokenizer.from_gguf(file), _ids(config))
+
+
+def _divide_frequencies(module: torch.nn.Module, divisors: np.ndarray, where: str) -> None:
+    tables = [b for name, b in module.named_buffers() if name.endswith("inv_freq")]
+    if not tables or any(table.shape != divisors.shape for table in tables):
+        raise CheckpointError(
+            "the file's rotary factors do not fit its model",
+            where=where,
+            facts=f"{divisors.shape[0]} factors; tables {[tuple(t.shape) for t in tables]}",
+            fix="give the model's safetensors folder",
+        )
+    for table in tables:
+        table.div_(torch.from_numpy(divisors))
+
+
+# ---- folders -------------------------------------------------------------------------------
+
+
+def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
+    config = _read_config(folder)
+    eos = _ids(config)
+    generation = folder / "generation_config.json"
+    if generation.is_file():
+        eos = _as_ids(safetensors.read_json(generation).get("eos_token_id")) or eos
+    stored = safetensors.read_folder(folder)
+    wanted = dtype or FROM_TORCH.get(config.dtype) or f32
+    module = empty_module(config, wanted, str(folder))
+    arrays = _match(module, stored, folder)
+    source = tokenizer.from_folder(folder)
+    if arrays is None:
+        return Checkpoint(_load_with_transformers(module, folder, wanted), {}, source, eos)
+    return Checkpoint(module, _with_ties(module, arrays), source, eos)
+
+
+def _read_config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    file = folder / "config.json"
+    if not file.is_file():
+        found = sorted(f.name for f in folder.iterdir())
+        ggufs = [name for name in found if name.endswith(".gguf")]
+        adapter = "adapter_config.json" in found
+        raise CheckpointError(
+            "not a model: the folder has no config.json",
+            where=str(folder),
+            facts=f"found {', '.join(found[:8]) or 'nothing'}",
+            fix=f"name the file: {folder / ggufs[0]}"
+            if ggufs
+            else "merge the adapter into its base model first"
+            if adapter
+            else "give the folder that holds config.json and *.safetensors",
+        )
+    fields = safetensors.read_json(file)
+    if fields.get("quantization_config"):
+        method = fields["quantization_config"].get("quant_method", "unknown")
+        raise CheckpointError(
+            "quantized checkpoints of this kind are not read",
+            where=str(file),
+            facts=f"quantization_config names {method!r}",
+            fix="give the unquantized checkpoint, or a .gguf file",
+        )
+    if "auto_map" in fields and "model_type" not in fields:
+        raise CheckpointError(
+            "the model's code is part of the checkpoint, and running it is not safe",
+            where=str(file),
+            fix="load it in transformers yourself and pass the module",
+        )
+    try:
+        return AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CheckpointError(
+            "the model's config cannot be read",
+            where=str(file),
+            facts=str(error).strip().splitlines()[0][:300],
+            fix="check model_type, or update transformers",
+        ) from error
+
+
+def _match(
+    module: Any, stored: Mapping[str, LazyArray], folder: Path
+) -> dict[str, LazyArray] | None:
+    """Arrays by parameter name; None when transformers must convert the checkpoint.
+
+    Names match as they stand, or with the prefix that a base model's checkpoint lacks.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    if get_model_conversion_mapping(module, add_legacy=False):
+        return None
+    prefix = f"{module.base_model_prefix}." if module.base_model_prefix else ""
+    arrays, missing = {}, []
+    for name, parameter in module.named_parameters():
+        key = name if name in stored else name.removeprefix(prefix)
+        if key not in stored:
+            missing.append(name)
+            continue
+        array = stored[key]
+        if array.shape != tuple(parameter.shape):
+            raise CheckpointError(
+                "a weight has the wrong shape",
+                where=f"{folder}, {key!r}",
+                facts=f"it is {list(array.shape)}, config.json asks for {list(parameter.shape)}",
+                fix="config.json and the weights are of different models: copy both again",
+            )
+        arrays[name] = array.astype(from_torch(parameter.dtype))
+    if len(missing) == len(list(module.named_parameters())):
+        return None
+    if missing:
+        raise CheckpointError(
+            "the checkpoint lacks weights of its model",
+            where=str(folder),
+            facts=f"{len(missing)} are missing: {', '.join(missing[:6])}",
+            fix="copy or download the missing shards",
+        )
+    return arrays
+
+
+def _load_with_transformers(module: Any, folder: Path, dtype: DType) -> Any:
+    loaded, report = type(module).from_pretrained(
+        str(folder), dtype=TO_TORCH[dtype], local_files_only=True, output_loading_info=True
+    )
+    absent = sorted(report["missing_keys"])
+    if absent:
+        raise CheckpointError(
+            "the checkpoint lacks weights of its model",
+            where=str(folder),
+            facts=f"{len(absent)} are missing: {', '.join(absent[:6])}",
+            fix="copy or download the missing shards",
+        )
+    return loaded.eval()
+
+
+# ---- modules without memory ----------------------------------------------------------------
+
+
+def empty_module(config: Any, dtype: DType, where: str) -> Any:
+    """The causal language model of a config; its parameters are storage that nobody has touched.
+
+    Buffers hold their values. Raises `UnsupportedModel` when the config is of another kind.
+    """
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    check_causal_lm(config, where)
+    with init_empty_weights(include_buffers=False):
+        module = AutoModelForCausalLM.from_config(config, dtype=TO_TORCH[dtype])
+    module.tie_weights()
+    made: dict[int, torch.nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                # pages that are never touched take no memory, unlike meta tensors they can be
+                # mixed with the buffers while tracing
+                storage = torch.empty(parameter.shape, dtype=parameter.dtype)
+                made[id(parameter)] = torch.nn.Parameter(storage, requires_grad=False)
+            part._parameters[name] = made[id(parameter)]
+    return module.eval()
+
+
+def check_causal_lm(config: Any, where: str) -> None:
+    """Raise `UnsupportedModel` unless transformers has a causal language model for the config."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = getattr(config, "model_type", "")
+    named = list(getattr(config, "architectures", None) or ())
+    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    if getattr(config, "is_encoder_decoder", False):
+        problem = f"{kind!r} has an encoder and a decoder"
+    elif kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        problem = f"transformers has no causal language model of type {kind!r}"
+    elif named and not known & set(named):
+        problem = f"it was saved as {', '.join(named)}"
+    else:
+        return
+    raise UnsupportedModel(
+        "not a causal language model",
+        where=where,
+        facts=problem,
+        fix="compile the module itself with tilewright.compile",
+    )
+
+
+def _with_ties(module: Any, arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """The arrays also under the other names of shared parameters."""
+    by_parameter = {id(p): arrays[name] for name, p in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: by_parameter[id(p)] for name, p in every}
+
+
+def _ids(config: Any) -> tuple[int, ...]:
+    return _as_ids(getattr(config, "eos_token_id", None))
+
+
+def _as_ids(value: Any) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)

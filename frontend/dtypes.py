@@ -1,0 +1,83 @@
+"""Torch dtypes as ours, torch's promotion rule, and tensors as NumPy arrays."""
+
+import numpy as np
+import torch
+
+from ..ir import types
+from ..ir.errors import UnsupportedModel
+from ..ir.types import DType
+
+FROM_TORCH = {
+    torch.float64: types.f64,
+    torch.float32: types.f32,
+    torch.float16: types.f16,
+    torch.bfloat16: types.bf16,
+    torch.float8_e4m3fn: types.f8e4m3,
+    torch.float8_e5m2: types.f8e5m2,
+    torch.int64: types.i64,
+    torch.int32: types.i32,
+    torch.int16: types.i16,
+    torch.int8: types.i8,
+    torch.uint8: types.u8,
+    torch.bool: types.bool_,
+}
+TO_TORCH = {ours: theirs for theirs, ours in FROM_TORCH.items()}
+
+# NumPy knows these only through ml_dtypes, torch does not export them to NumPy: go by the bits
+_BY_BITS = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
+
+
+def from_torch(dtype: torch.dtype, where: str = "") -> DType:
+    """Our dtype; `UnsupportedModel` for one without a counterpart (complex, quantized)."""
+    if dtype not in FROM_TORCH:
+        raise UnsupportedModel(
+            f"values of dtype {dtype} cannot be compiled",
+            where=where,
+            facts=f"dtypes known: {', '.join(t.name for t in TO_TORCH)}",
+            fix="rewrite the module with real floating-point or integer tensors",
+        )
+    return FROM_TORCH[dtype]
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The values of a tensor as an array; shares memory where the tensor is on the CPU."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype in _BY_BITS:
+        bits = tensor.view(_BY_BITS[tensor.dtype])
+        return bits.numpy().view(from_torch(tensor.dtype).numpy)
+    return tensor.numpy()
+
+
+def promote(tensors: list[tuple[DType, int]], numbers: list[type]) -> DType:
+    """Torch's result dtype for operands: tensors as (dtype, rank), and kinds of Python numbers.
+
+    Tensors with axes win over tensors without, those over numbers, unless a later group is of a
+    higher kind (bool < integer < float).
+    """
+    groups = [
+        [dtype for dtype, rank in tensors if rank > 0],
+        [dtype for dtype, rank in tensors if rank == 0],
+        [_DEFAULT[number] for number in numbers],
+    ]
+    result: DType | None = None
+    for group in groups:
+        if not group:
+            continue
+        joined = group[0]
+        for dtype in group[1:]:
+            joined = FROM_TORCH[torch.promote_types(TO_TORCH[joined], TO_TORCH[dtype])]
+        if result is None or _kind(joined) > _kind(result):
+            result = joined
+    assert result is not None, "an operation has operands"
+    return result
+
+
+_DEFAULT = {bool: types.bool_, int: types.i64, float: types.f32}
+
+
+def _kind(dtype: DType) -> int:
+    return 2 if dtype.is_float else 1 if dtype.is_integer else 0

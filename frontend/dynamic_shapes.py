@@ -1,0 +1,149 @@
+"""torch.export's `dynamic_shapes`, read leaf by leaf, so that we keep names and ranges ourselves.
+
+Torch is asked to find dims out (`Dim.AUTO`), because with named ones it refuses a module for
+guards that concern strides only. What the user declared is applied by `torch_export.py`.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import Dim as TorchDim
+from torch.utils import _pytree as pytree
+
+from ..ir import dim as dims
+from ..ir.dim import Dim
+from ..ir.errors import DimError
+
+_AUTO = TorchDim.AUTO
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is declared of one dynamic axis: `dim` is None where torch may choose freely."""
+
+    dim: Dim | None = None
+    lo: int = 1  # range of the dim's symbol
+    hi: int | None = None
+    must_vary: bool = True  # False for Dim.AUTO: becoming static is no error
+
+
+Axes = Mapping[int, Axis]
+
+
+@dataclass(frozen=True)
+class DynamicShapes:
+    """`torch_spec` for torch.export; `leaves`: for each leaf of the arguments, its dynamic axes."""
+
+    torch_spec: Any
+    leaves: tuple[Axes, ...]
+
+
+def read_dynamic_shapes(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], spec: Any
+) -> DynamicShapes:
+    """Read a specification against the arguments it is for; `DimError` where they do not match."""
+    if not spec:
+        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None)
+        return DynamicShapes(None, tuple({} for _ in leaves))
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    names = list(bound)
+    if isinstance(spec, Mapping):
+        unknown = set(spec) - set(names)
+        if unknown:
+            raise DimError(
+                f"dynamic_shapes names {sorted(unknown)[0]!r}, which is no argument",
+                facts=f"the arguments given are {', '.join(names)}",
+            )
+        parts = {name: spec.get(name) for name in names}
+    else:
+        if len(spec) != len(names):
+            raise DimError(
+                "dynamic_shapes does not match the arguments",
+                facts=f"it has {len(spec)} entries, there are {len(names)} arguments",
+                fix="give one entry an argument, None for a static one",
+            )
+        parts = dict(zip(names, spec))
+    leaves: list[Axes] = []
+    torch_spec = {name: _walk(bound[name], parts[name], name, leaves) for name in names}
+    return DynamicShapes(torch_spec, tuple(leaves))
+
+
+def _walk(value: Any, spec: Any, where: str, leaves: list[Axes]) -> Any:
+    """Torch's specification for `value`; appends the axes of its leaves in pytree order."""
+    if isinstance(value, torch.Tensor):
+        axes = _tensor_axes(value, spec, where)
+        leaves.append(axes)
+        return {axis: _AUTO for axis in axes} or None
+    if value is None or pytree._get_node_type(value) not in pytree.SUPPORTED_NODES:
+        leaves.append({})
+        return None
+    children, context = pytree.SUPPORTED_NODES[pytree._get_node_type(value)].flatten_fn(value)
+    children = list(children)
+    if isinstance(value, dict):
+        keys = list(context)
+        given = spec or {}
+        return {
+            key: _walk(child, given.get(key), f"{where}[{key!r}]", leaves)
+            for key, child in zip(keys, children)
+        }
+    parts = list(spec) if spec else [None] * len(children)
+    if len(parts) != len(children):
+        raise DimError(
+            "dynamic_shapes does not match the arguments",
+            where=where,
+            facts=f"it has {len(parts)} entries, the argument {len(children)}",
+        )
+    walked = [
+        _walk(child, part, f"{where}[{i}]", leaves)
+        for i, (child, part) in enumerate(zip(children, parts))
+    ]
+    return tuple(walked) if isinstance(value, tuple) else walked
+
+
+def _tensor_axes(tensor: torch.Tensor, spec: Any, where: str) -> dict[int, Axis]:
+    if not spec:
+        return {}
+    items = list(spec.items()) if isinstance(spec, Mapping) else list(enumerate(spec))
+    axes: dict[int, Axis] = {}
+    for axis, declared in items:
+        if not isinstance(axis, int) or not -tensor.dim() <= axis < tensor.dim():
+            raise DimError(
+                f"dynamic_shapes names axis {axis!r}",
+                where=where,
+                facts=f"the tensor has rank {tensor.dim()}",
+            )
+        read = _axis(declared, where)
+        if read is not None:
+            axes[axis % tensor.dim()] = read
+    return axes
+
+
+def _axis(declared: Any, where: str) -> Axis | None:
+    if declared is None or isinstance(declared, int):
+        return None
+    if isinstance(declared, type(TorchDim.AUTO)):
+        if declared.type == TorchDim.STATIC.type:
+            return None
+        may_settle = declared.type == TorchDim.AUTO.type
+        return Axis(None, max(declared.min or 1, 1), _finite(declared.max), not may_settle)
+    if not isinstance(declared, TorchDim):
+        raise DimError(
+            f"{declared!r} is no dim", where=where, fix='use torch.export.Dim("name", min=, max=)'
+        )
+    root, dim = declared, None
+    if hasattr(declared, "root"):  # 2 * batch and the like
+        root = declared.root
+        dim = declared.fn(dims.symbol(root.__name__))
+    if not root.__name__.isidentifier() or root.__name__ in ("min", "max"):
+        raise DimError(f"{root.__name__!r} is not a name for a dim", where=where)
+    return Axis(
+        dims.symbol(root.__name__) if dim is None else dim, max(root.min, 1), _finite(root.max)
+    )
+
+
+def _finite(bound: Any) -> int | None:
+    # torch writes an unbounded dim as int_oo or a huge number
+    return int(bound) if isinstance(bound, int) and bound < 2**62 else None

@@ -1,0 +1,216 @@
+"""Captures a Hugging Face causal language model as one graph over a symbolic number of tokens."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..ir.dim import symbol
+from ..ir.errors import UnsupportedModel
+from ..ir.graph import Graph
+from ..ir.types import DType
+from . import attention_hook
+from .attention_hook import HookDeclined
+from .checkpoint import check_causal_lm, open_checkpoint
+from .dynamic_shapes import Axis
+from .tokenizer import TokenizerSource, from_transformers
+from .torch_export import Imported, import_program
+from .trace import export
+from .weights import LazyArray, Weights
+
+TOKENS = "t"  # the dim of the token axis
+_EXAMPLE_TOKENS = 7  # any number but 0 and 1: it only steers torch's hints
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the engine must know of a language model besides its graph."""
+
+    architecture: str
+    vocab_size: int
+    max_positions: int | None  # None: the model states no limit
+    eos_ids: tuple[int, ...]
+    num_layers: int
+    num_heads: int
+    kv_heads: tuple[int, ...]  # by layer, in the order of their attention
+    head_dims: tuple[int, ...]
+    hidden_size: int
+
+
+@dataclass(frozen=True)
+class CausalLM:
+    """A captured model.
+
+    Graph: input_ids i64[1, t], position_ids i64[1, t] -> logits [1, t, V]. Positions are those of
+    one sequence and grow by one. `attention` is "op" when each layer has one `attention` op
+    without a mask, else the name of transformers' implementation that is written out.
+    """
+
+    graph: Graph
+    weights: Weights
+    facts: ModelFacts
+    tokenizer: TokenizerSource | None
+    attention: str
+    notes: tuple[str, ...]
+
+
+def capture_causal_lm(
+    model: Any, *, tokenizer: Any = None, dtype: DType | None = None
+) -> CausalLM:
+    """Capture a causal language model.
+
+    `model` is a folder, a `.gguf` file, or a transformers module in memory (left as it was found;
+    its weights are shared, not copied). `tokenizer` is a transformers tokenizer, needed for a
+    module only. `dtype` is for weights of files. Raises `CheckpointError`, `UnsupportedModel`,
+    `UnsupportedOp` or `DimError`.
+    """
+    source = None if tokenizer is None else from_transformers(tokenizer)
+    if isinstance(model, str | Path):
+        checkpoint = open_checkpoint(model, dtype)
+        module, arrays, eos = checkpoint.module, checkpoint.arrays, checkpoint.eos_ids
+        source = source or checkpoint.tokenizer
+    else:
+        module, arrays = _check_module(model), {}
+        eos = _module_eos(module)
+    imported, attention, notes = _capture(module)
+    graph = imported.graph
+    return CausalLM(
+        graph,
+        _stored_weights(imported, arrays),
+        _facts(module, graph, eos),
+        source,
+        attention,
+        (*notes, *imported.notes),
+    )
+
+
+def _check_module(model: Any) -> Any:
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModel(
+            "not a Hugging Face causal language model",
+            facts=f"got a {type(model).__name__}",
+            fix="give a path or a transformers module; other modules go to tilewright.compile",
+        )
+    check_causal_lm(model.config, type(model).__name__)
+    if model.get_output_embeddings() is None:
+        raise UnsupportedModel(
+            "not a causal language model",
+            where=type(model).__name__,
+            facts="the module has no output head",
+            fix="load it with AutoModelForCausalLM",
+        )
+    return model
+
+
+class _Forward(torch.nn.Module):
+    """The model as a function of token ids and positions, without a cache."""
+
+    def __init__(self, root: Any):
+        super().__init__()
+        self.root = root
+        takes = inspect.signature(root.forward).parameters
+        self.optional = [name for name in ("position_ids", "attention_mask") if name in takes]
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        # An all-ones padding mask says "one sequence"; without it transformers looks for several
+        # sequences in the positions, inside the graph.
+        given = {"position_ids": position_ids, "attention_mask": torch.ones_like(input_ids)}
+        options = {name: given[name] for name in self.optional}
+        return self.root(input_ids=input_ids, use_cache=False, **options).logits
+
+
+def _capture(module: Any) -> tuple[Imported, str, list[str]]:
+    """Trace with our attention op, or with attention written out where that cannot be."""
+    notes = []
+    for name in (attention_hook.NAME, "sdpa", "eager"):
+        use = attention_hook.hooked if name == attention_hook.NAME else attention_hook.written_out
+        try:
+            with use(module, name):
+                imported = _trace(module)
+        except Exception as error:
+            declined = _declined(error)
+            if declined is None:
+                raise
+            notes.append(f"attention {name!r} is not used: {declined}")
+            continue
+        return imported, name if name != attention_hook.NAME else "op", notes
+    raise UnsupportedModel(
+        "the model's attention cannot be traced",
+        where=type(module).__name__,
+        facts="\n".join(notes),
+        fix="compile the module itself with tilewright.compile",
+    )
+
+
+def _trace(module: Any) -> Imported:
+    device = next(module.parameters()).device
+    ids = torch.zeros((1, _EXAMPLE_TOKENS), dtype=torch.int64, device=device)
+    positions = torch.arange(_EXAMPLE_TOKENS, device=device)[None]
+    hint = torch.export.Dim.AUTO
+    wrapper = _Forward(module)
+    program, _ = export(wrapper, (ids, positions), None, ({1: hint}, {1: hint}))
+    tokens = Axis(symbol(TOKENS))
+    imported = import_program(
+        program, name="causal_lm", axes=({1: tokens}, {1: tokens}), strip="root"
+    )
+    # the example's length says nothing of the lengths to come
+    symbols = {name: replace(s, hint=None) for name, s in imported.graph.symbols.items()}
+    return replace(imported, graph=imported.graph.replace(symbols=symbols))
+
+
+def _declined(error: BaseException | None) -> str | None:
+    """Why the hook declined, when that is what went wrong."""
+    while error is not None:
+        if isinstance(error, HookDeclined):
+            return str(error)
+        if isinstance(error, AttributeError | TypeError) and "MaskMark" in str(error):
+            return "the model computes with its attention mask"
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _stored_weights(imported: Imported, arrays: Mapping[str, LazyArray]) -> Weights:
+    found = {}
+    for weight in imported.graph.weights:
+        name = str(weight.name)
+        # what a file does not hold is a buffer, and those have their values in the module
+        found[name] = arrays[name] if name in arrays else imported.weights.lazy(name)
+    return Weights(found)
+
+
+def _module_eos(module: Any) -> tuple[int, ...]:
+    for config in (getattr(module, "generation_config", None), module.config):
+        value = getattr(config, "eos_token_id", None)
+        if value is not None:
+            return tuple(value) if isinstance(value, list | tuple) else (value,)
+    return ()
+
+
+def _facts(module: Any, graph: Graph, eos: tuple[int, ...]) -> ModelFacts:
+    config = module.config.get_text_config()
+    nodes = [node for node in graph.nodes if node.op.name == "attention"]
+    heads = config.num_attention_heads
+    if nodes:
+        kv_heads = tuple(int(str(node.operands[1].shape[-3])) for node in nodes)
+        head_dims = tuple(int(str(node.operands[1].shape[-1])) for node in nodes)
+    else:
+        kv = getattr(config, "num_key_value_heads", None) or heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // heads
+        kv_heads = (kv,) * config.num_hidden_layers
+        head_dims = (size,) * config.num_hidden_layers
+    return ModelFacts(
+        architecture=type(module).__name__,
+        vocab_size=int(str(graph.outputs[0].shape[-1])),
+        max_positions=getattr(config, "max_position_embeddings", None),
+        eos_ids=eos,
+        num_layers=config.num_hidden_layers,
+        num_heads=heads,
+        kv_heads=kv_heads,
+        head_dims=head_dims,
+        hidden_size=config.hidden_size,
+    )

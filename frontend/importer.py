@@ -1,0 +1,343 @@
+"""Walks an fx graph of ATen operations and builds ours, one table entry an operation.
+
+Every result's type is inferred by our own rules and compared with what torch computed; that, for
+symbolic dims, is the proof that an imported graph holds for every size in range.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..ir.builder import Builder
+from ..ir.dim import Dim, Expr
+from ..ir.errors import DimError, ShapeError, TilewrightError, UnsupportedOp
+from ..ir.facts import Facts
+from ..ir.graph import Value
+from ..ir.types import DType, Shape
+from .dtypes import from_torch, promote
+from .symbols import SymbolTable
+
+Scalar = bool | int | float | Expr
+Handler = Callable[..., Any]
+
+# name of an ATen overload -> how it is imported; filled by the modules of `aten/`
+HANDLERS: dict[str, Handler] = {}
+
+# checked while tracing, or about storage only: nothing remains to compute
+ASSERTIONS = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        "_assert_tensor_metadata",
+        "_assert_scalar",
+        "_assert_async",
+        "sym_constrain_range",
+        "sym_constrain_range_for_size",
+    )
+) | {"aten._assert_async.msg"}
+
+_INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Decorator: the function imports these overloads. It gets the `Call`, then ATen's arguments."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            full = name if name.count(".") >= 2 else f"aten.{name}"
+            if full in HANDLERS:
+                raise ValueError(f"{full} is in the table twice")
+            HANDLERS[full] = handler
+        return handler
+
+    return register
+
+
+class Declined(Exception):
+    """A handler cannot import this use of its operation; the text says why."""
+
+
+@dataclass
+class Call:
+    """One ATen call being imported: its builder, its expected result, and helpers for operands."""
+
+    b: Builder
+    importer: "Importer"
+    node: fx.Node
+
+    @property
+    def expected(self) -> Any:
+        """What torch computed for the result: a fake tensor, or a tuple of them."""
+        return self.node.meta["val"]
+
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the (first) result."""
+        value = self.expected
+        value = value[0] if isinstance(value, tuple | list) else value
+        return from_torch(value.dtype)
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the (first) result."""
+        value = self.expected
+        value = value[0] if isinstance(value, tuple | list) else value
+        return self.importer.table.shape(value.shape)
+
+    @property
+    def facts(self) -> Facts:
+        """Queries over dims."""
+        return self.importer.facts
+
+    def value(self, x: Value | Scalar, dtype: DType | None = None) -> Value:
+        """An operand as a value of `dtype` (by default its own, or the result's for a number)."""
+        if isinstance(x, Value):
+            return x if dtype is None or x.dtype == dtype else self.b.cast(x, dtype=dtype)
+        dtype = dtype or self.dtype
+        if isinstance(x, Expr):
+            return self.b.dim_value(value=x, dtype=dtype)
+        if dtype.is_integer and isinstance(x, float) and not x.is_integer():
+            raise Declined(f"the number {x} in an operation on {dtype}")
+        number = float(x) if dtype.is_float else bool(x) if dtype.kind == "bool" else int(x)
+        return self.b.constant(number, dtype)
+
+    def common_dtype(self, *operands: Value | Scalar) -> DType:
+        """The dtype torch would compute in."""
+        tensors = [(x.dtype, x.type.rank) for x in operands if isinstance(x, Value)]
+        numbers = [
+            bool if isinstance(x, bool) else float if isinstance(x, float) else int
+            for x in operands
+            if not isinstance(x, Value)
+        ]
+        return promote(tensors, numbers)
+
+    def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
+        """x broadcast to shape; x itself when it has that shape."""
+        return x if x.shape == tuple(shape) else self.b.broadcast_to(x, shape=tuple(shape))
+
+    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
+        """x under another shape; x itself when it has that shape."""
+        return x if x.shape == tuple(shape) else self.b.reshape(x, shape=tuple(shape))
+
+    def static(self, dim: Dim, what: str) -> int:
+        """A dim that must be a number here."""
+        if not isinstance(dim, int):
+            raise Declined(f"{what} is {dim}: must be a known number")
+        return dim
+
+
+@dataclass
+class _Missing:
+    """Uses of one operation we cannot import."""
+
+    reason: str
+    count: int = 0
+    first: str = ""
+
+
+@dataclass
+class Importer:
+    """Imports one fx graph (and those it calls) into `builder`."""
+
+    builder: Builder
+    table: SymbolTable
+    strip: str = ""  # prefix of module paths that is not the user's
+    missing: dict[str, _Missing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.facts = self.table.facts
+
+    def run(
+        self, graph: fx.Graph, module: torch.nn.Module, env: dict[fx.Node, Any]
+    ) -> tuple[Any, ...]:
+        """Import the nodes that the output needs. `env` holds the placeholders' values."""
+        live = live_nodes(graph)
+        for node in graph.nodes:
+            if node.op == "output":
+                return tuple(fx.map_arg(node.args[0], lambda n: env[n]))
+            if node in env or node not in live:
+                continue
+            if node.op == "get_attr":
+                env[node] = _attribute(module, str(node.target))
+            elif node.op == "call_function":
+                env[node] = self._import(node, env)
+            else:
+                raise AssertionError(f"an exported graph has no {node.op} nodes but inputs")
+        raise AssertionError("an fx graph ends in an output")
+
+    def raise_missing(self) -> None:
+        """Raise `UnsupportedOp` with the table of everything that could not be imported."""
+        if not self.missing:
+            return
+        rows = sorted(self.missing.items(), key=lambda item: (-item[1].count, item[0]))
+        names = [name for name, _ in rows]
+        width = max(len(name) for name in names)
+        lines = [
+            f"{name:{width}}  {row.count:4} x  first at {row.first}"
+            + (f": {row.reason}" if row.reason else "")
+            for name, row in rows
+        ]
+        total = sum(row.count for _, row in rows)
+        raise UnsupportedOp(
+            f"{len(rows)} unsupported operation{'s' * (len(rows) > 1)} in {total} places",
+            facts="\n".join(lines),
+            fix="replace them in the module by supported ones; docs/ops.md lists what there is",
+        )
+
+    # ---- one node --------------------------------------------------------------------------
+
+    def _import(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
+        name = target_name(node.target)
+        if name in _INLINED:
+            return self._inline(node, env, name)
+        if "val" in node.meta and _is_number(node.meta["val"]):
+            return _number(self.table, node.meta["val"])
+        if node.target is operator.getitem:
+            container = env[node.args[0]]
+            return _POISON if container is _POISON else container[node.args[1]]
+        if name not in HANDLERS:
+            return self._miss(node, name, "")
+        poisoned = False
+
+        def load(n: fx.Node) -> Any:
+            nonlocal poisoned
+            poisoned = poisoned or env[n] is _POISON
+            return env[n]
+
+        args, kwargs = fx.map_arg(node.args, load), fx.map_arg(node.kwargs, load)
+        if poisoned:
+            return _POISON
+        call = Call(self.builder, self, node)
+        try:
+            with self.builder.at(location(node, self.strip)):
+                result = HANDLERS[name](call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
+        except Declined as reason:
+            return self._miss(node, name, str(reason))
+        except ShapeError as error:
+            raise type(error)(
+                f"{name}: {error.what}",
+                where=place(node, self.strip),
+                facts=error.facts,
+                fix=error.fix or "this use was traced for other sizes; make its axes static",
+            ) from error
+        self._check(node, name, result)
+        return result
+
+    def _check(self, node: fx.Node, name: str, result: Any) -> None:
+        expected = node.meta.get("val")
+        pairs = (
+            zip(result, expected)
+            if isinstance(expected, tuple | list) and isinstance(result, tuple | list)
+            else [(result, expected)]
+        )
+        for ours, theirs in pairs:
+            if not isinstance(ours, Value) or not isinstance(theirs, torch.Tensor):
+                continue
+            shape = self.table.shape(theirs.shape)
+            same = len(shape) == len(ours.shape) and all(
+                a == b or self.facts.proved_eq(a, b) for a, b in zip(shape, ours.shape)
+            )
+            dtype = from_torch(theirs.dtype, place(node, self.strip))
+            if same and dtype == ours.dtype:
+                continue
+            raise DimError(
+                f"{name}: the result's type is not proved",
+                where=place(node, self.strip),
+                facts=f"our rules give {ours.type}, torch traced {dtype}[{', '.join(map(str, shape))}]",
+                fix="make the axes of this operation static",
+            )
+
+    def _inline(self, node: fx.Node, env: Mapping[fx.Node, Any], name: str) -> Any:
+        before = 1 if name == "wrap_with_set_grad_enabled" else 4
+        if name == "wrap_with_autocast" and node.args[2]:
+            return self._miss(node, name, "autocast changes dtypes; cast in the module instead")
+        body = env[node.args[before]]
+        inner = dict(
+            zip(
+                (n for n in body.graph.nodes if n.op == "placeholder"),
+                fx.map_arg(node.args[before + 1 :], lambda n: env[n]),
+            )
+        )
+        return self.run(body.graph, body, inner)
+
+    def _miss(self, node: fx.Node, name: str, reason: str) -> Any:
+        row = self.missing.setdefault(name, _Missing(reason))
+        row.count += 1
+        row.first = row.first or place(node, self.strip)
+        return _POISON
+
+
+_POISON = object()  # the value of an operation that could not be imported
+
+
+def live_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that the output depends on."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in live:
+            live.add(node)
+            live.update(node.all_input_nodes)
+    return live
+
+
+def target_name(target: Any) -> str:
+    """`aten.add.Tensor` for an ATen overload, the plain name for anything else."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    return getattr(target, "__name__", None) or str(target)
+
+
+def location(node: fx.Node, strip: str = "") -> str | None:
+    """The path of the module a node comes from, such as `model.layers.0.self_attn`."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return None
+    path = list(stack.values())[-1][0]
+    return path.removeprefix(strip).strip(".") or None
+
+
+def place(node: fx.Node, strip: str = "") -> str:
+    """Module path and source line, for messages."""
+    line = ""
+    for text in (node.meta.get("stack_trace") or "").splitlines():
+        if text.lstrip().startswith("File "):
+            parts = text.split('"')
+            number = parts[2].split("line ")[-1].split(",")[0] if len(parts) > 2 else "?"
+            line = f"{Path(parts[1]).name}:{number}"
+    where = location(node, strip) or ""
+    return ", from ".join(part for part in (where, line) if part) or node.name
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, torch.SymInt | int | torch.SymBool | bool)
+
+
+def _number(table: SymbolTable, value: Any) -> Any:
+    if isinstance(value, torch.SymBool):
+        return bool(value)  # every use as a condition is among the proved ones
+    return value if isinstance(value, bool) else table.dim(value)
+
+
+def _plain(value: Any) -> Any:
+    """fx's immutable containers as tuples, so that handlers meet one kind."""
+    if isinstance(value, list | tuple):
+        return tuple(_plain(v) for v in value)
+    return value
+
+
+def _attribute(module: torch.nn.Module, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def add_context(error: TilewrightError, where: str) -> TilewrightError:
+    """The same error with a place, when it had none."""
+    if error.where:
+        return error
+    return type(error)(error.what, where=where, facts=error.facts, fix=error.fix)

@@ -1,0 +1,294 @@
+"""From torch's symbolic integers to our dims, and the proof that what was traced holds for all sizes.
+
+Modules are exported with sizes treated as unknown, 0 and 1 included. What the trace had to assume
+all the same (a branch of the user's code on a size, a relation between two axes) is a *condition*;
+each must follow from the declared ranges. A range is narrowed where that makes a condition true,
+and the import fails, naming the condition, where nothing does.
+"""
+
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from ..ir import dim as dims
+from ..ir.dim import Dim, Symbol
+from ..ir.errors import DimError, UnsupportedModel
+from ..ir.facts import Facts
+
+_TORCH = Path(torch.__file__).parent
+
+_CALLS = {
+    "FloorDiv": dims.floordiv,
+    "CleanDiv": dims.floordiv,
+    "CeilDiv": dims.ceildiv,
+    "Mod": dims.mod,
+    "PythonMod": dims.mod,
+    "Max": dims.maximum,
+    "Min": dims.minimum,
+}
+
+
+class SymbolTable:
+    """The declared symbols of one exported program, and the translation of its sizes."""
+
+    def __init__(self, env: ShapeEnv | None):
+        self.env = env
+        self.symbols: dict[str, Symbol] = {}
+        self.notes: list[str] = []  # ranges that were narrowed, and why
+        self._dims: dict[str, Dim] = {}  # torch's symbol -> ours, or a dim over ours
+        self._cache: dict[sympy.Expr, Dim] = {}
+
+    def declare(self, symbol: Symbol) -> None:
+        """Declare a symbol of ours; ranges of one declared before are intersected."""
+        known = self.symbols.get(symbol.name)
+        if known is not None:
+            highs = [hi for hi in (known.hi, symbol.hi) if hi is not None]
+            lo, hi = max(known.lo, symbol.lo), min(highs) if highs else None
+            symbol = replace(known, lo=lo, hi=hi, hint=known.hint or symbol.hint)
+        if symbol.hi is not None and symbol.hi < symbol.lo:
+            raise DimError(
+                f"no size fits dim {symbol.name}",
+                facts=f"its range would be [{symbol.lo}, {symbol.hi}]",
+                fix="widen the range given in dynamic_shapes",
+            )
+        self.symbols[symbol.name] = symbol
+
+    def bind(self, torch_name: str, dim: Dim) -> None:
+        """Say which dim of ours torch's symbol is."""
+        self._dims[torch_name] = dim
+
+    def bound(self, torch_name: str) -> Dim | None:
+        """The dim of torch's symbol, None before `bind`."""
+        return self._dims.get(torch_name)
+
+    def fresh(self, name: str) -> str:
+        """`name`, or one like it that no symbol has."""
+        unique, count = name, 1
+        while unique in self.symbols:
+            count += 1
+            unique = f"{name}_{count}"
+        return unique
+
+    @property
+    def facts(self) -> Facts:
+        """Queries under the present ranges."""
+        return Facts(self.symbols)
+
+    def dim(self, value: Any) -> Dim:
+        """An int, SymInt or SymPy expression as a dim.
+
+        Raises `UnsupportedModel` for a size that depends on data, `DimError` for an expression
+        outside integer arithmetic.
+        """
+        if isinstance(value, int):
+            return value
+        expr = value.node.expr if isinstance(value, torch.SymInt) else value
+        if expr not in self._cache:
+            self._cache[expr] = self._convert(self.env.replace(expr) if self.env else expr)
+        return self._cache[expr]
+
+    def shape(self, sizes: Iterable[Any]) -> tuple[Dim, ...]:
+        """A torch shape as ours."""
+        return tuple(self.dim(size) for size in sizes)
+
+    def _convert(self, expr: sympy.Basic) -> Dim:
+        if isinstance(expr, sympy.Integer) or isinstance(expr, int):
+            return int(expr)
+        if isinstance(expr, sympy.Symbol):
+            if expr.name not in self._dims:
+                raise UnsupportedModel(
+                    "a size depends on the values of a tensor",
+                    facts=f"the size {expr.name} is known only when the module runs",
+                    fix="keep operations such as nonzero, item and boolean indexing out of the module",
+                )
+            return self._dims[expr.name]
+        args = [self._convert(arg) for arg in expr.args]
+        if isinstance(expr, sympy.Add):
+            total: Dim = 0
+            for arg in args:
+                total = total + arg
+            return total
+        if isinstance(expr, sympy.Mul):
+            return dims.product(args)
+        if isinstance(expr, sympy.Pow) and isinstance(args[1], int) and args[1] >= 0:
+            return dims.product([args[0]] * args[1])
+        kind = type(expr).__name__
+        if kind in _CALLS and len(args) >= 2:
+            result = args[0]
+            for arg in args[1:]:
+                result = _CALLS[kind](result, arg)
+            return result
+        raise DimError(
+            "a size is not integer arithmetic over the inputs' sizes",
+            facts=f"the expression is {expr} ({kind})",
+            fix="make the axis it comes from static",
+        )
+
+    # ---- conditions ------------------------------------------------------------------------
+
+    def prove_conditions(self) -> None:
+        """Prove what the trace assumed, narrowing ranges where that suffices.
+
+        Raises `DimError` with every condition that stays open.
+        """
+        if self.env is None:
+            return
+        conditions = [
+            self.env.replace(guard.expr) for guard in self.env.guards if _is_of_the_module(guard)
+        ]
+        # narrowing for one condition can prove another: a second look costs nothing
+        for condition in conditions:
+            if not self._holds(condition):
+                self._narrow(condition)
+        open_ones = [c for c in dict.fromkeys(conditions) if not self._holds(c)]
+        if open_ones:
+            raise DimError(
+                "the module takes other paths at other sizes",
+                facts="assumed while tracing:\n" + "\n".join(f"  {self._text(c)}" for c in open_ones),
+                fix="declare ranges for which they hold (dynamic_shapes), or make the axes static",
+            )
+
+    def _holds(self, condition: Any, symbols: Mapping[str, Symbol] | None = None) -> bool:
+        facts = Facts(self.symbols if symbols is None else symbols)
+        if condition in (True, sympy.true):
+            return True
+        if isinstance(condition, sympy.And):
+            return all(self._holds(part, symbols) for part in condition.args)
+        if isinstance(condition, sympy.Or):
+            return any(self._holds(part, symbols) for part in condition.args)
+        if not isinstance(condition, sympy.core.relational.Relational):
+            return False
+        a, b = self._convert(condition.lhs), self._convert(condition.rhs)
+        match condition:
+            case sympy.Eq():
+                return facts.proved_eq(a, b) or self._is_multiple(condition, facts)
+            case sympy.Ne():
+                return facts.proved_ne(a, b)
+            case sympy.StrictLessThan():
+                return facts.proved_lt(a, b)
+            case sympy.LessThan():
+                return facts.proved_le(a, b)
+            case sympy.StrictGreaterThan():
+                return facts.proved_lt(b, a)
+            case sympy.GreaterThan():
+                return facts.proved_le(b, a)
+        return False
+
+    def _is_multiple(self, condition: sympy.Eq, facts: Facts) -> bool:
+        divided = _divisibility(condition)
+        return divided is not None and facts.proved_multiple(self._convert(divided[0]), divided[1])
+
+    def _narrow(self, condition: Any) -> None:
+        names = sorted(self._symbols_in(condition))
+        trials = [self._with_least(names, 2)]
+        trials += self._within_bounds(condition, names)
+        divided = _divisibility(condition)
+        whole = None if divided is None else self._convert(divided[0])
+        if len(names) == 1 and whole == dims.symbol(names[0]):
+            name, known = names[0], self.symbols[names[0]]
+            step = lcm(divided[1], known.multiple)
+            lo = max(known.lo, step)
+            trials.append({**self.symbols, name: replace(known, multiple=step, lo=lo)})
+        for symbols in trials:
+            if self._holds(condition, symbols):
+                changed = [s for s in symbols.values() if s != self.symbols[s.name]]
+                shown = ", ".join(_range_text(s) for s in changed)
+                self.notes.append(f"{shown}: the module branches on {self._text(condition)}")
+                self.symbols = dict(symbols)
+                return
+
+    def _with_least(self, names: Iterable[str], least: int) -> dict[str, Symbol]:
+        narrowed = dict(self.symbols)
+        for name in names:
+            narrowed[name] = replace(narrowed[name], lo=max(narrowed[name].lo, least))
+        return narrowed
+
+    def _within_bounds(self, condition: Any, names: list[str]) -> list[dict[str, Symbol]]:
+        """The ranges under which an inequality over one symbol holds."""
+        nonnegative = self._as_nonnegative(condition)
+        if len(names) != 1 or nonnegative is None:
+            return []
+        name, known = names[0], self.symbols[names[0]]
+        one = dims.symbol(name)
+        constant = dims.substitute(nonnegative, {name: 0})
+        slope = dims.substitute(nonnegative, {name: 1}) - constant
+        if not isinstance(slope, int) or slope == 0 or nonnegative != one * slope + constant:
+            return []
+        if slope > 0:
+            narrowed = replace(known, lo=max(known.lo, -(constant // slope)))
+        else:
+            top = constant // -slope
+            narrowed = replace(known, hi=top if known.hi is None else min(known.hi, top))
+        if narrowed.hi is not None and narrowed.hi < narrowed.lo:
+            return []
+        return [{**self.symbols, name: narrowed}]
+
+    def _as_nonnegative(self, condition: Any) -> Dim | None:
+        """The dim that an inequality says is 0 or more."""
+        match condition:
+            case sympy.StrictLessThan():
+                return self._convert(condition.rhs) - self._convert(condition.lhs) - 1
+            case sympy.LessThan():
+                return self._convert(condition.rhs) - self._convert(condition.lhs)
+            case sympy.StrictGreaterThan():
+                return self._convert(condition.lhs) - self._convert(condition.rhs) - 1
+            case sympy.GreaterThan():
+                return self._convert(condition.lhs) - self._convert(condition.rhs)
+        return None
+
+    def _symbols_in(self, condition: Any) -> set[str]:
+        bound = [self._dims[s.name] for s in condition.free_symbols if s.name in self._dims]
+        return {name for dim in bound for name in dims.symbols_of(dim)}
+
+    def _text(self, condition: Any) -> str:
+        text = {s: sympy.Symbol(str(self._dims.get(s.name, s.name))) for s in condition.free_symbols}
+        return str(condition.xreplace(text))
+
+
+def _range_text(symbol: Symbol) -> str:
+    top = f"to {symbol.hi}" if symbol.hi is not None else "up"
+    step = f" in steps of {symbol.multiple}" if symbol.multiple > 1 else ""
+    return f"{symbol.name} is {symbol.lo} {top}{step}"
+
+
+def _is_of_the_module(guard: Any) -> bool:
+    """Whether a guard comes from the user's code, not from torch working out strides.
+
+    What torch's operators ask of sizes is asked again by our type rules. `torch.nn` counts as the
+    user's: its Python code may choose between operations.
+    """
+    frame = guard.sloc.framework_loc
+    if not isinstance(frame, traceback.FrameSummary):
+        return frame is None  # text names a C++ source
+    path = Path(frame.filename)
+    inner = path.parts[len(_TORCH.parts) :] if path.is_relative_to(_TORCH) else None
+    return inner is None or inner[:1] == ("nn",)
+
+
+def _divisibility(condition: Any) -> tuple[sympy.Expr, int] | None:
+    """(x, k) when the condition says that k divides x."""
+    if not isinstance(condition, sympy.Eq):
+        return None
+    for side, other in ((condition.lhs, condition.rhs), (condition.rhs, condition.lhs)):
+        if type(side).__name__ in ("Mod", "PythonMod") and other == 0:
+            value, step = side.args
+            if isinstance(step, sympy.Integer) and step > 0:
+                return value, int(step)
+    return None
+
+
+def shape_env_of(values: Iterable[Any]) -> ShapeEnv | None:
+    """The environment that the symbolic sizes among `values` (fake tensors, SymInts) belong to."""
+    for value in values:
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None

@@ -1,0 +1,340 @@
+"""From a PyTorch module, or a program exported from one, to a graph and its weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from ..ir.builder import Builder
+from ..ir.dim import Expr, Symbol, symbols_of
+from ..ir.dim import symbol as make_symbol
+from ..ir.errors import DimError, ShapeError, UnsupportedModel
+from ..ir.graph import Graph, Value
+from . import aten  # noqa: F401  fills the table
+from .dtypes import from_torch, to_numpy
+from .dynamic_shapes import Axes, Axis
+from .importer import Importer
+from .symbols import SymbolTable, shape_env_of
+from .trace import export, functionalize, needs_decomposition
+from .weights import LazyArray, Weights
+
+
+@dataclass(frozen=True)
+class OutputLeaf:
+    """One leaf of what the module returns: an output of the graph, or a constant."""
+
+    index: int | None  # position among the graph's outputs, None for a constant
+    constant: Any = None
+    is_number: bool = False  # the module returns an int: take the only element
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How the module's arguments and results, with their containers, map to the graph's."""
+
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    inputs: tuple[str | None, ...]  # for each leaf of the arguments, its input, or None: constant
+    constants: tuple[Any, ...]  # what those constant leaves were when traced
+    outputs: tuple[OutputLeaf, ...]
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments as a mapping from input names; `ShapeError` if their structure differs."""
+        reordered = self._like_traced(kwargs)
+        leaves, spec = pytree.tree_flatten((tuple(args), reordered))
+        if spec != self.in_spec:
+            raise ShapeError(
+                "the arguments are not built like those it was compiled for",
+                facts=f"compiled for {_shown(self.in_spec)}\ngot {_shown(spec)}",
+                fix="pass the same containers and keywords, or compile again",
+            )
+        inputs = {}
+        for name, traced, leaf in zip(self.inputs, self.constants, leaves):
+            if name is not None:
+                inputs[name] = leaf
+            elif not _same_constant(leaf, traced):
+                raise ShapeError(
+                    "an argument that was compiled in as a constant has changed",
+                    facts=f"it was {traced!r}, now it is {leaf!r}",
+                    fix="compile again for the new value, or pass it as a tensor",
+                )
+        return inputs
+
+    def restore(self, outputs: Sequence[Any]) -> Any:
+        """The graph's outputs in the module's containers; numbers as Python ints."""
+        leaves = []
+        for leaf in self.outputs:
+            value = leaf.constant if leaf.index is None else outputs[leaf.index]
+            leaves.append(int(value) if leaf.is_number else value)
+        return pytree.tree_unflatten(leaves, self.out_spec)
+
+    def _like_traced(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        # a caller may give keywords in any order, a tree spec remembers one
+        traced = self.in_spec.child(1).context or []
+        known = [name for name in traced if name in kwargs]
+        return {name: kwargs[name] for name in [*known, *(k for k in kwargs if k not in traced)]}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module as a graph: its weights, initial states, and how to call it."""
+
+    graph: Graph
+    weights: Weights
+    states: Weights  # what mutated buffers held
+    signature: Signature
+    notes: tuple[str, ...] = ()  # ranges narrower than asked, and why
+
+
+def import_module(
+    module: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    name: str = "main",
+) -> Imported:
+    """Export a module and import the program.
+
+    `dynamic_shapes` is torch.export's; axes under one name are one dim. The module is not changed.
+    Raises `UnsupportedOp` (one table of all), `UnsupportedModel` or `DimError`.
+    """
+    program, axes = export(module, args, kwargs, dynamic_shapes)
+    return import_program(program, name=name, axes=axes)
+
+
+def import_program(
+    program: ExportedProgram,
+    *,
+    name: str = "main",
+    axes: Sequence[Axes] = (),
+    strip: str = "",
+) -> Imported:
+    """Import an exported program.
+
+    `axes` says what is declared of the dynamic axes of each leaf of the arguments (as `export`
+    returns it); `strip` is a prefix of module paths to leave out of names.
+    """
+    if needs_decomposition(program):
+        program = functionalize(program)
+    return _ProgramImport(program, name, tuple(axes), strip).run()
+
+
+@dataclass
+class _ProgramImport:
+    """The state of importing one program."""
+
+    program: ExportedProgram
+    name: str
+    axes: tuple[Axes, ...]
+    strip: str
+    weights: dict[str, LazyArray] = field(default_factory=dict)
+    states: dict[str, LazyArray] = field(default_factory=dict)
+
+    def run(self) -> Imported:
+        program = self.program
+        placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+        env_values = [n.meta.get("val") for n in placeholders]
+        table = SymbolTable(shape_env_of(v for v in env_values if v is not None))
+        self._declare_symbols(table, placeholders)
+        table.prove_conditions()
+        builder = Builder(self.name, table.symbols.values())
+        importer = Importer(builder, table, self.strip)
+        env, inputs, constants = self._arguments(builder, table, placeholders)
+        results = importer.run(program.graph, program.graph_module, env)
+        importer.raise_missing()
+        outputs, leaves = self._results(builder, results)
+        used = {operand for node in builder.nodes for operand in node.operands} | set(outputs)
+        used |= set(builder.updates.values())
+        builder.weights = [w for w in builder.weights if w in used]
+        kept = {w.name for w in builder.weights}
+        return Imported(
+            builder.graph(outputs),
+            Weights({n: a for n, a in self.weights.items() if n in kept}),
+            Weights(self.states),
+            Signature(
+                program.call_spec.in_spec,
+                program.call_spec.out_spec,
+                tuple(inputs),
+                tuple(constants),
+                tuple(leaves),
+            ),
+            tuple(table.notes),
+        )
+
+    # ---- symbols ---------------------------------------------------------------------------
+
+    def _declare_symbols(self, table: SymbolTable, placeholders: list[torch.fx.Node]) -> None:
+        specs = self.program.graph_signature.input_specs
+        users = [
+            node for node, spec in zip(placeholders, specs) if spec.kind is InputKind.USER_INPUT
+        ]
+        declared = self.axes if len(self.axes) == len(users) else ({},) * len(users)
+        sizes = [
+            (node.name, axis, size, axes.get(axis, Axis()))
+            for node, axes in zip(users, declared)
+            if isinstance(node.meta.get("val"), torch.Tensor)
+            for axis, size in enumerate(node.meta["val"].shape)
+            if isinstance(size, torch.SymInt) or axis in axes
+        ]
+        # first the axes with names, then those that are symbols of torch, then what is left
+        sizes.sort(key=lambda item: (item[3].dim is None, not _is_symbol(item[2])))
+        for name, axis, size, wanted in sizes:
+            self._declare_axis(table, name, axis, size, wanted)
+
+    def _declare_axis(
+        self, table: SymbolTable, name: str, axis: int, size: Any, wanted: Axis
+    ) -> None:
+        if not isinstance(size, torch.SymInt) or not size.node.expr.free_symbols:
+            if wanted.must_vary:
+                raise DimError(
+                    "the module needs a fixed size where a dynamic one was asked for",
+                    where=f"input {name}, axis {axis}",
+                    facts=f"traced, the size became the constant {size}",
+                    fix="leave that axis out of dynamic_shapes",
+                )
+            return
+        expr = size.node.expr
+        for symbol in sorted(expr.free_symbols, key=str):
+            hint = table.env.backed_var_to_val.get(symbol) if table.env is not None else None
+            dim = table.bound(symbol.name)
+            if dim is None:
+                dim = wanted.dim if expr.is_Symbol else None
+                if dim is None:
+                    dim = make_symbol(table.fresh(_identifier(f"{name}_{axis}")))
+                table.bind(symbol.name, dim)
+            for ours in symbols_of(dim):
+                is_this = dim == make_symbol(ours) and hint is not None
+                table.declare(Symbol(ours, hint=int(hint) if is_this else None))
+                if expr.is_Symbol:
+                    table.declare(Symbol(ours, wanted.lo, wanted.hi))
+        actual = table.dim(size)
+        if wanted.dim is not None and actual != wanted.dim:
+            raise DimError(
+                "two dims that were declared apart must be equal",
+                where=f"input {name}, axis {axis}",
+                facts=f"declared {wanted.dim}, the module needs {actual}",
+                fix="give both axes the same dim in dynamic_shapes",
+            )
+
+    # ---- arguments -------------------------------------------------------------------------
+
+    def _arguments(
+        self, builder: Builder, table: SymbolTable, placeholders: list[torch.fx.Node]
+    ) -> tuple[dict[torch.fx.Node, Any], list[str | None], list[Any]]:
+        signature = self.program.graph_signature
+        mutated = set(signature.buffers_to_mutate.values())
+        seen: dict[Any, Value] = {}  # storage -> value: tied weights are one weight
+        env: dict[torch.fx.Node, Any] = {}
+        inputs: list[str | None] = []
+        constants: list[Any] = []
+        for node, spec in zip(placeholders, signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                value = node.meta.get("val")
+                if isinstance(value, torch.Tensor):
+                    dtype = from_torch(value.dtype, f"input {node.name}")
+                    env[node] = builder.input(node.name, table.shape(value.shape), dtype)
+                    inputs.append(node.name)
+                    constants.append(None)
+                elif isinstance(value, torch.SymInt):
+                    raise UnsupportedModel(
+                        "an integer argument was declared dynamic",
+                        where=f"input {node.name}",
+                        fix="pass it as a tensor, or leave it out of dynamic_shapes",
+                    )
+                else:
+                    env[node] = getattr(spec.arg, "value", value)
+                    inputs.append(None)
+                    constants.append(env[node])
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                env[node] = self._weight(builder, str(spec.target), spec, mutated, seen)
+            else:
+                raise UnsupportedModel(
+                    f"the module has an argument of kind {spec.kind.name}",
+                    where=node.name,
+                    fix="pass plain tensors",
+                )
+        return env, inputs, constants
+
+    def _weight(
+        self,
+        builder: Builder,
+        target: str,
+        spec: Any,
+        mutated: set[str],
+        seen: dict[Any, Value],
+    ) -> Value:
+        tensor = self._tensor(target, spec)
+        name = target.removeprefix(self.strip).lstrip(".")
+        dtype = from_torch(tensor.dtype, name)
+        lazy = LazyArray(tuple(tensor.shape), dtype, lambda: to_numpy(tensor))
+        if target in mutated:
+            self.states[name] = lazy
+            return builder.state(name, tuple(tensor.shape), dtype)
+        if tensor.dim() == 0 and spec.kind is not InputKind.PARAMETER:
+            # A number, such as an embedding's scale: as an attribute, patterns can see it.
+            return builder.constant(tensor.item(), dtype)
+        key = (tensor.data_ptr() or id(tensor), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if key not in seen or tensor.numel() == 0:
+            self.weights[name] = lazy
+            seen[key] = builder.weight(name, tuple(tensor.shape), dtype)
+        return seen[key]
+
+    def _tensor(self, target: str, spec: Any) -> torch.Tensor:
+        if target in self.program.state_dict:
+            return self.program.state_dict[target]
+        return self.program.constants[target]
+
+    # ---- results ---------------------------------------------------------------------------
+
+    def _results(
+        self, builder: Builder, results: tuple[Any, ...]
+    ) -> tuple[list[Value], list[OutputLeaf]]:
+        outputs: list[Value] = []
+        leaves: list[OutputLeaf] = []
+        specs = self.program.graph_signature.output_specs
+        for result, spec in zip(results, specs, strict=True):
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                name = str(spec.target).removeprefix(self.strip).lstrip(".")
+                builder.updates[name] = result
+            elif spec.kind is not OutputKind.USER_OUTPUT:
+                raise UnsupportedModel(
+                    "the module writes into one of its arguments"
+                    if spec.kind is OutputKind.USER_INPUT_MUTATION
+                    else f"the module has a result of kind {spec.kind.name}",
+                    where=str(spec.target),
+                    fix="return the new value, or keep it in a buffer",
+                )
+            elif isinstance(result, Value):
+                leaves.append(OutputLeaf(len(outputs)))
+                outputs.append(result)
+            elif isinstance(result, Expr):
+                leaves.append(OutputLeaf(len(outputs), is_number=True))
+                outputs.append(builder.dim_value(value=result))
+            else:
+                leaves.append(OutputLeaf(None, constant=result))
+        return outputs, leaves
+
+
+def _identifier(name: str) -> str:
+    clean = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return clean if clean.isidentifier() and clean not in ("min", "max") else f"d_{clean}"
+
+
+def _is_symbol(size: Any) -> bool:
+    return isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
+
+
+def _shown(spec: pytree.TreeSpec) -> str:
+    return " ".join(str(spec).split())
+
+
+def _same_constant(now: Any, traced: Any) -> bool:
+    if isinstance(now, torch.Tensor | np.ndarray):
+        return False
+    return type(now) is type(traced) and now == traced

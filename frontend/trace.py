@@ -1,0 +1,180 @@
+"""Running torch.export so that it assumes as little as possible, with its failures explained.
+
+Sizes are traced without the usual 0/1 specialization, gradients are off, the module is put into
+evaluation mode and left exactly as it was found.
+"""
+
+import inspect
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx.experimental._config as symbolic_config
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from ..ir.errors import DimError, TilewrightError, UnsupportedModel
+from .dynamic_shapes import Axes, read_dynamic_shapes
+from .importer import HANDLERS, live_nodes, target_name
+
+
+@contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; every submodule's flag is restored after."""
+    training = [(part, part.training) for part in module.modules()]
+    try:
+        module.eval()
+        yield
+    finally:
+        for part, flag in training:
+            part.training = flag
+
+
+def export(
+    module: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> tuple[ExportedProgram, tuple[Axes, ...]]:
+    """`torch.export.export` of the module in evaluation mode, and the dynamic axes of each leaf.
+
+    Raises `UnsupportedModel` for control flow that depends on values, `DimError` for axes that
+    the module needs to be static. An error of the module's own code passes through.
+    """
+    kwargs = _in_order(module, kwargs or {})
+    shapes = read_dynamic_shapes(module, args, kwargs, dynamic_shapes)
+    with _tracing(module):
+        try:
+            program = torch.export.export(
+                module, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
+            )
+        except Exception as error:
+            raise explain(error) from error
+    return program, shapes.leaves
+
+
+def _in_order(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords in the order of the signature, which is the order torch flattens them in."""
+    names = list(inspect.signature(module.forward).parameters)
+    known = [name for name in names if name in kwargs]
+    return {name: kwargs[name] for name in [*known, *(k for k in kwargs if k not in names)]}
+
+
+def functionalize(program: ExportedProgram) -> ExportedProgram:
+    """The program without in-place operations, with everything we lack decomposed by torch.
+
+    Operations in our table stay whole. Only needed for programs that `needs_decomposition` names.
+    """
+    table = torch.export.default_decompositions()
+    for overload in list(table):
+        if target_name(overload) in HANDLERS:
+            del table[overload]
+    with _tracing():
+        try:
+            return program.run_decompositions(table)
+        except Exception as error:
+            raise explain(error) from error
+
+
+def needs_decomposition(program: ExportedProgram) -> bool:
+    """Whether the program writes in place, or has operations that are not in our table."""
+    for part in program.graph_module.modules():
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        live = live_nodes(part.graph)
+        for node in part.graph.nodes:
+            if not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            if node.target._schema.is_mutable:
+                return True
+            if node in live and target_name(node.target) not in HANDLERS and _makes_tensors(node):
+                return True
+    return False
+
+
+def _makes_tensors(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(v, torch.Tensor) for v in values)
+
+
+@contextmanager
+def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
+    """No gradients, no fused encoder path, and sizes of which nothing is assumed.
+
+    By default torch takes every dynamic size for 2 or more and silently answers branches on sizes
+    by that. With `backed_size_oblivious` sizes may also be 0 and 1, and a branch that depends on
+    it is recorded as a guard, which symbols.py proves or turns into a declared range.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", module=r"torch\.|copyreg")  # torch's own deprecations
+            if module is not None:
+                stack.enter_context(evaluation_mode(module))
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _data_dependent(error: Exception) -> UnsupportedModel:
+    return UnsupportedModel(
+        "the module's control flow depends on the values of a tensor",
+        where=_user_frame(error),
+        facts=_first_line(error),
+        fix="compute both ways and choose with torch.where, or take the choice out of the module",
+    )
+
+
+def explain(error: Exception) -> Exception:
+    """Torch's error as ours where it concerns the module's structure, else the error itself."""
+    text = str(error)
+    lowered = text.lower()
+    if isinstance(error, TilewrightError):
+        return error
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return _data_dependent(error)
+    if "constraints violated" in lowered or "specialized" in lowered:
+        lines = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
+        return DimError(
+            "the module needs a fixed size where a dynamic one was asked for",
+            where=_user_frame(error),
+            facts="\n".join(lines) or _first_line(error),
+            fix="leave that axis out of dynamic_shapes, or declare the relation it names",
+        )
+    dependent = ("data-dependent", "could not guard", "could not extract specialized integer")
+    if any(phrase in lowered for phrase in dependent):
+        return _data_dependent(error)
+    module = type(error).__module__
+    if module.startswith(("torch._dynamo", "torch._export", "torch.export", "torch._subclasses")):
+        return UnsupportedModel(
+            "torch.export cannot trace the module",
+            where=_user_frame(error),
+            facts=_first_line(error),
+            fix="see the first fact; code that leaves torch or inspects values cannot be traced",
+        )
+    return error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]
+
+
+def _user_frame(error: BaseException) -> str:
+    """The innermost source line outside torch that led to the error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    torch_root = str(Path(torch.__file__).parent)
+    ours = str(Path(__file__).parent)
+    for frame in reversed(frames):
+        if not frame.filename.startswith((torch_root, ours, "<")):
+            return f"{Path(frame.filename).name}:{frame.lineno}: {frame.line}"
+    return ""

@@ -1,0 +1,164 @@
+"""One way to write each thing, so that later passes need to know one way only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ir.builder import Builder
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import broadcast_shapes, normalize_axis
+from ..ir.types import DType
+from . import findings
+from .constant_rules import CONSTANT_RULES
+from .manager import Pass
+from .patterns import Any_, constant_of, pat
+from .rewrite import replace_nodes, rewrite, rule
+from .view_rules import VIEW_RULES, concat_of_slices, slice_of_concat
+
+x, w = Any_("x"), Any_("w")
+
+
+@rule(pat.cast(x, bind="root"))
+def cast_to_own_dtype(b: Builder, x: Value, root: Node):
+    """cast(x) to the dtype x has  ->  x"""
+    return x if x.dtype == root.results[0].dtype else None
+
+
+@rule(pat.cast(pat.cast(x, bind="inner"), bind="root"), may_share=True)
+def cast_twice(b: Builder, x: Value, inner: Node, root: Node):
+    """cast(cast(x)) whose first step is exact  ->  cast(x)"""
+    if not is_exact_cast(x.dtype, inner.results[0].dtype):
+        return None  # it rounds: that is how weights are stored narrow
+    return b.cast(x, dtype=root.results[0].dtype)
+
+
+def is_exact_cast(source: DType, target: DType) -> bool:
+    """Whether every value of `source` is one of `target`."""
+    if source == target:
+        return True
+    if source.is_float and target.is_float:
+        narrow = {("f16", "bf16"), ("bf16", "f16")}
+        return source.bits < target.bits and (source.name, target.name) not in narrow
+    if source.kind == target.kind:
+        return source.bits < target.bits
+    if source.kind == "bool":
+        return True
+    if source.kind == "uint" and target.kind == "int":
+        return source.bits < target.bits
+    mantissa = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}.get(target.name, 0)
+    return source.is_integer and source.bits <= mantissa
+
+
+@rule(pat.matmul(x, pat.transpose(w, bind="turned"), bind="root"), may_share=True)
+def matmul_of_transpose(b: Builder, x: Value, w: Value, turned: Node, root: Node):
+    """matmul(x, transpose(w))  ->  matmul(x, w) {transpose_w the other way}"""
+    rank = w.type.rank
+    if turned.attrs["perm"] != (*range(rank - 2), rank - 1, rank - 2):
+        return None
+    return b.matmul(x, w, transpose_w=not root.attrs["transpose_w"])
+
+
+@rule(pat.matmul(x, w, bind="root"))
+def outer_product(b: Builder, x: Value, w: Value, root: Node):
+    """matmul(x, w) with an inner size of 1  ->  x * w, with broadcasting"""
+    if x.shape[-1] != 1 or not x.dtype.is_float:
+        return None
+    if root.attrs["transpose_w"]:
+        rank = w.type.rank
+        w = b.transpose(w, perm=(*range(rank - 2), rank - 1, rank - 2))
+    return b.mul(x, w)
+
+
+MATH_RULES = [cast_to_own_dtype, cast_twice, matmul_of_transpose, outer_product]
+
+
+@dataclass(frozen=True)
+class Canonicalize(Pass):
+    """Fewer nodes and fewer forms; every recognizing pass relies on it."""
+
+    name = "canonicalize"
+
+    def run(self, graph: Graph) -> Graph:
+        # node rules may open what rules can do and the other way round
+        for _ in range(10):
+            before = graph
+            graph = rewrite(graph, [*VIEW_RULES, *CONSTANT_RULES, *MATH_RULES])
+            graph = replace_nodes(graph, _narrow_operands)
+            graph = replace_nodes(graph, _concats)
+            if graph is before:
+                return graph
+        findings.current().note("still changing after 10 rounds")
+        return graph
+
+
+def _narrow_operands(
+    b: Builder, node: Node, operands: Sequence[Value]
+) -> Sequence[Value] | None:
+    """Operands of elementwise ops: constants become scalars, broadcasts that change nothing go."""
+    if node.op.kind != "elementwise" or len(operands) < 2:
+        return None
+    shape = node.results[0].shape
+    new = list(operands)
+    for index, operand in enumerate(operands):
+        for smaller in _smaller_forms(operand):
+            kept = smaller.shape if isinstance(smaller, Value) else ()
+            others = [v.shape for i, v in enumerate(new) if i != index]
+            if broadcast_shapes(kept, *others) == shape:
+                new[index] = (
+                    smaller if isinstance(smaller, Value) else b.constant(smaller[0], operand.dtype)
+                )
+                break
+    if all(a is o for a, o in zip(new, operands)):
+        return None
+    findings.current().fire("narrow_operand")
+    return b.node(node.op, new, node.attrs).results
+
+
+def _smaller_forms(operand: Value) -> list:
+    node = operand.node
+    if node is None:
+        return []
+    if node.op.name == "full":
+        return [] if operand.type.rank == 0 else [(node.attrs["value"],)]
+    known = constant_of(operand)
+    if known is not None and operand.type.rank:
+        return [(known,)]
+    return [node.operands[0]] if node.op.name == "broadcast_to" else []
+
+
+def _concats(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
+    """Rules over concat, which takes any number of operands."""
+    result = None
+    if node.op.name == "slice":
+        concat = operands[0].node
+        if concat is not None and concat.op.name == "concat":
+            result = slice_of_concat(b, concat, node, list(concat.operands))
+            name = "slice_of_concat"
+    elif node.op.name == "concat":
+        axis = normalize_axis(node.attrs["axis"], operands[0].type.rank)
+        result, name = _simpler_concat(b, node, list(operands), axis)
+    if result is None:
+        return None
+    findings.current().fire(name)
+    return [result]
+
+
+def _simpler_concat(
+    b: Builder, node: Node, operands: list[Value], axis: int
+) -> tuple[Value | None, str]:
+    kept = [v for v in operands if v.shape[axis] != 0] or operands[:1]
+    if len(kept) == 1:
+        return kept[0], "concat_of_one"
+    flat: list[Value] = []
+    for v in kept:
+        inner = v.node
+        same = inner is not None and inner.op.name == "concat"
+        if same and normalize_axis(inner.attrs["axis"], v.type.rank) == axis:
+            flat += inner.operands
+        else:
+            flat.append(v)
+    joined = concat_of_slices(b, flat, axis)
+    if joined is not None:
+        return joined, "concat_of_slices"
+    if len(flat) != len(operands) or node.attrs["axis"] != axis:
+        return b.concat(*flat, axis=axis), "flat_concat"
+    return None, ""

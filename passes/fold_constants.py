@@ -1,0 +1,43 @@
+"""Compute what depends on constants only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.builder import Builder
+from ..ir.graph import Graph, Node, Value
+from ..ir.scalar import evaluate_scalar, parse_scalar
+from . import findings
+from .manager import Pass
+from .rewrite import replace_nodes
+
+
+@dataclass(frozen=True)
+class FoldConstants(Pass):
+    """Captured code computes scales and masks from numbers; one number is left of each."""
+
+    name = "fold-constants"
+
+    def run(self, graph: Graph) -> Graph:
+        return replace_nodes(graph, _fold)
+
+
+def _fold(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
+    """op(full, full)  ->  full, for elementwise ops"""
+    if node.op.scalar is None or node.op.name == "cast":
+        return None  # casts of constants are canonicalize's
+    makers = [v.node for v in operands]
+    if any(m is None or m.op.name != "full" for m in makers):
+        return None
+    arrays = [
+        # floats in float64, as the reference computes; integers as declared
+        np.asarray(m.attrs["value"], np.float64 if v.dtype.is_float else v.dtype.numpy)
+        for m, v in zip(makers, operands)
+    ]
+    tree = parse_scalar(node.op.scalar, node.op.operands, tuple(node.op.attrs))
+    with np.errstate(all="ignore"):
+        value = evaluate_scalar(tree, dict(zip(node.op.operands, arrays)), node.attrs)
+    type = node.results[0].type
+    findings.current().fire("fold")
+    return [b.full(value=np.asarray(value).item(), shape=type.shape, dtype=type.dtype)]

@@ -1,0 +1,75 @@
+"""Recognise act(x @ w_gate^T) * (x @ w_up^T)."""
+
+from dataclasses import dataclass
+
+from ..ir.builder import Builder
+from ..ir.graph import Graph, Node, Value
+from .manager import Pass
+from .patterns import Any_, OpPattern, Pattern, pat
+from .rewrite import Decline, rewrite, rule
+from .view_rules import axis_of
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
+x, w_gate, w_up, w = Any_("x"), Any_("w_gate"), Any_("w_up"), Any_("w")
+
+
+def _activated(inner: Pattern) -> list[OpPattern]:
+    return [getattr(pat, name)(inner, bind="act") for name in ACTIVATIONS]
+
+
+@rule(
+    *(
+        pat.mul(gate, pat.matmul(x, w_up, transpose_w=True))
+        for gate in _activated(pat.matmul(x, w_gate, transpose_w=True))
+    )
+)
+def two_projections(b: Builder, x: Value, w_gate: Value, w_up: Value, act: Node):
+    """act(matmul(x, w_gate)) * matmul(x, w_up)  ->  gated_linear(x, w_gate, w_up)"""
+    if w_gate.type != w_up.type or w_gate.type.rank != 2:
+        return Decline(f"weights are {w_gate.type} and {w_up.type}, not of one type [F, K]")
+    return b.gated_linear(x, w_gate, w_up, activation=act.op.name)
+
+
+_both = pat.matmul(x, w, transpose_w=True)
+
+
+@rule(
+    *(
+        pat.mul(gate, pat.slice(_both, bind="up"))
+        for gate in _activated(pat.slice(_both, bind="gate"))
+    )
+)
+def one_projection(b: Builder, x: Value, w: Value, act: Node, gate: Node, up: Node):
+    """act(y[:F]) * y[F:] of y = matmul(x, w)  ->  gated_linear(x, w[:F], w[F:])"""
+    last = up.operands[0].type.rank - 1
+    if w.type.rank != 2 or {axis_of(gate), axis_of(up)} != {last}:
+        return Decline("gate and up are not slices of the last axis of a linear layer")
+    if gate.attrs["step"] != 1 or up.attrs["step"] != 1:
+        return Decline("gate and up are interleaved")
+    if gate.results[0].shape != up.results[0].shape:
+        return Decline("gate and up are of different sizes")
+    parts = (
+        b.slice(w, axis=0, start=n.attrs["start"], stop=n.attrs["stop"]) for n in (gate, up)
+    )
+    return b.gated_linear(x, *parts, activation=act.op.name)
+
+
+@rule(
+    *(
+        pat.mul(gate, pat.add(pat.matmul(x, w_up), Any_("bias")))
+        for gate in _activated(pat.add(pat.matmul(x, w_gate), Any_("gate_bias")))
+    )
+)
+def with_biases(b: Builder, **_: object):
+    """act(x @ w_gate + c) * (x @ w_up + d): gated_linear has no biases"""
+    return Decline("the projections have biases")
+
+
+@dataclass(frozen=True)
+class FuseGatedMlp(Pass):
+    """x is read once for both products, and neither product is written out."""
+
+    name = "fuse-gated-mlp"
+
+    def run(self, graph: Graph) -> Graph:
+        return rewrite(graph, [two_projections, one_projection, with_biases])

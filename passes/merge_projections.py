@@ -1,0 +1,105 @@
+"""Products of one x with several weights become one product: q, k and v above all."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..ir.builder import Rebuilder
+from ..ir.graph import Graph, Node, Value
+from . import findings
+from .manager import Pass
+from .rewrite import remove_dead
+from .weight_only import hoisted, is_weight_only, weight_only
+
+_TRANSCENDENTAL = frozenset("silu gelu gelu_tanh sigmoid tanh exp erf".split())
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A product with a weight, and its bias when it has one: `end` is what others read."""
+
+    matmul: Node
+    bias: Value | None
+    end: Value
+
+
+@dataclass(frozen=True)
+class MergeProjections(Pass):
+    """One launch and one pass over x in place of several; thin matrices waste a device."""
+
+    name = "merge-projections"
+    max_group: int = 8  # more products than this of one x are left alone
+
+    def run(self, graph: Graph) -> Graph:
+        graph_ = hoisted(graph)
+        groups = list(self.decide(graph_))
+        return self.apply(graph_, groups) if groups else graph
+
+    def decide(self, graph: Graph) -> Iterable[list[Projection]]:
+        """Groups of projections to merge."""
+        known = weight_only(graph)
+        by_x: dict[Value, list[Projection]] = {}
+        for node in graph.nodes:
+            if node.op.name == "matmul" and is_weight_only(graph, node.operands[1], known):
+                if node not in known and node.operands[1].type.rank == 2:
+                    projection = _with_bias(graph, node, known)
+                    by_x.setdefault(node.operands[0], []).append(projection)
+        for group in by_x.values():
+            kept = [p for p in group if not self.refused(graph, p)]
+            if 1 < len(kept) <= self.max_group:
+                yield kept
+            elif len(kept) > self.max_group:
+                reason = f"{len(kept)} products of one x, the limit is {self.max_group}"
+                findings.current().decline("merge", reason)
+
+    def refused(self, graph: Graph, p: Projection) -> bool:
+        if not p.matmul.attrs["transpose_w"]:
+            findings.current().decline("merge", "the weight is stored [in, out]")
+            return True
+        users = graph.uses.get(p.end, ())
+        if len(users) == 1 and users[0].op.name in _TRANSCENDENTAL:
+            # it ends its own product for free; on a slice every reader would repeat it
+            findings.current().decline("merge", "an activation follows")
+            return True
+        return False
+
+    def apply(self, graph: Graph, groups: list[list[Projection]]) -> Graph:
+        """The graph with each group replaced by one product and slices of it."""
+        first = {group[0].matmul: group for group in groups}
+        replaced = {p.matmul for g in groups for p in g}
+        replaced |= {p.end.node for g in groups for p in g if p.end.node is not None}
+        b = Rebuilder(graph)
+        for node in graph.nodes:
+            if node in first:
+                with b.at(node.loc):
+                    _merge(b, first[node])
+                findings.current().fire("merge")
+            elif node not in replaced:
+                b.copy(node)
+        return remove_dead(b.finish())
+
+
+def _with_bias(graph: Graph, matmul: Node, known: set[Node]) -> Projection:
+    result = matmul.results[0]
+    users = graph.uses.get(result, ())
+    if len(users) == 1 and users[0].op.name == "add" and result not in graph.results:
+        (other,) = (v for v in users[0].operands if v is not result)
+        if other.shape == result.shape[-1:] and is_weight_only(graph, other, known):
+            return Projection(matmul, other, users[0].results[0])
+    return Projection(matmul, None, result)
+
+
+def _merge(b: Rebuilder, group: list[Projection]) -> None:
+    matmuls = [p.matmul for p in group]
+    w = b.concat(*(b[m.operands[1]] for m in matmuls), axis=0)
+    y = b.matmul(b[matmuls[0].operands[0]], w, transpose_w=True)
+    sizes = [m.results[0].shape[-1] for m in matmuls]
+    if any(p.bias is not None for p in group):
+        parts = [
+            b.full(value=0.0, shape=(n,), dtype=y.dtype) if p.bias is None else b[p.bias]
+            for p, n in zip(group, sizes)
+        ]
+        y = b.add(y, b.concat(*parts, axis=0))
+    start = 0
+    for p, n in zip(group, sizes):
+        b[p.end] = b.slice(y, axis=y.type.rank - 1, start=start, stop=start + n)
+        start += n

@@ -1,0 +1,183 @@
+"""The driver of rules: finds matches, applies rules, counts what fired and why others declined.
+
+Invariant held here, not by rules: a value computed inside a match is not used outside it (else the
+rewrite would compute it twice), unless the rule says that its inside may be shared.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir.builder import Builder, Rebuilder
+from ..ir.errors import PassError
+from ..ir.graph import Graph, Node, Value
+from . import findings
+from .patterns import Match, OpPattern, Pattern
+
+MAX_ROUNDS = 50  # a chain is folded by one link a round or better; more means rules that undo each other
+
+
+@dataclass(frozen=True)
+class Decline:
+    """What a rule returns when its pattern matched and it will not fire: the reason, for the report."""
+
+    reason: str
+
+
+RuleResult = Value | Decline | None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A pattern and what becomes of it. The function's docstring is `before -> after`."""
+
+    name: str
+    patterns: tuple[OpPattern, ...]
+    function: Callable[..., RuleResult]
+    may_share: bool = False
+
+    @property
+    def doc(self) -> str:
+        return (self.function.__doc__ or "").strip()
+
+
+def rule(*patterns: Pattern, may_share: bool = False) -> Callable[[Callable[..., RuleResult]], Rule]:
+    """Decorator: a rule for any of `patterns`. The function gets a Builder and what was bound.
+
+    Values are those of the new graph; nodes are of the old one, for their attributes. Return the
+    replacement of the root's result, `Decline(reason)`, or None when it is no match after all.
+    `may_share`: values inside may also be used outside (they are views, or cheap to keep).
+    """
+
+    def make(function: Callable[..., RuleResult]) -> Rule:
+        for pattern in patterns:
+            if not isinstance(pattern, OpPattern):
+                raise TypeError(f"rule {function.__name__}: the root must be an op")
+        return Rule(function.__name__, patterns, function, may_share)  # type: ignore[arg-type]
+
+    return make
+
+
+def rewrite(graph: Graph, rules: Iterable[Rule], *, rounds: int = MAX_ROUNDS) -> Graph:
+    """`graph` after the rules have nothing more to do; the same object if none fired."""
+    table: dict[str, list[tuple[Rule, OpPattern]]] = {}
+    for each in rules:
+        for pattern in each.patterns:
+            table.setdefault(pattern.op.name, []).append((each, pattern))
+    for _ in range(rounds):
+        swept = _Sweep(graph, table).run()
+        if swept is graph:
+            return graph
+        graph = swept
+    findings.current().note(f"stopped after {rounds} rounds: rules may undo each other")
+    return graph
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """`graph` without nodes whose results nobody reads; the same object if there are none."""
+    needed: set[Value] = set(graph.results)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if any(r in needed for r in node.results):
+            needed.update(node.operands)
+            kept.append(node)
+    if len(kept) == len(graph.nodes):
+        return graph
+    return graph.replace(nodes=tuple(reversed(kept)))
+
+
+class _Sweep:
+    """One pass over the nodes in order. Matching reads the old graph, rules build the new one."""
+
+    def __init__(self, graph: Graph, table: dict[str, list[tuple[Rule, OpPattern]]]):
+        self.graph = graph
+        self.table = table
+        self.b: Rebuilder | None = None
+        self.done = 0  # nodes before this one are in the new graph
+
+    def run(self) -> Graph:
+        fired = False
+        for index, node in enumerate(self.graph.nodes):
+            for each, pattern in self.table.get(node.op.name, ()):
+                if self.apply(index, node, each, pattern):
+                    fired = True
+                    break
+            else:
+                if self.b is not None:
+                    self.copy_until(index + 1)
+        if not fired or self.b is None:
+            return self.graph
+        return remove_dead(self.b.finish())
+
+    def builder(self, index: int) -> Rebuilder:
+        """The new graph with every node before `index` in it."""
+        if self.b is None:
+            self.b = Rebuilder(self.graph)
+        self.copy_until(index)
+        return self.b
+
+    def copy_until(self, index: int) -> None:
+        assert self.b is not None
+        for node in self.graph.nodes[self.done : index]:
+            self.b.copy(node)
+        self.done = max(self.done, index)
+
+    def apply(self, index: int, node: Node, each: Rule, pattern: OpPattern) -> bool:
+        for match in pattern.match(node.results[0], Match()):
+            if not each.may_share and self.leaks(node, match):
+                findings.current().decline(each.name, "a value inside is also used outside")
+                continue
+            b = self.builder(index)
+            mark = len(b.nodes)
+            with b.at(node.loc):
+                new = each.function(b, **self.mapped(match, b))
+            if isinstance(new, Value):
+                if new.type != node.results[0].type:
+                    raise PassError(
+                        f"rule {each.name} changed a type",
+                        where=node.loc or node.op.name,
+                        facts=f"{node.results[0].type} became {new.type}",
+                    )
+                b[node.results[0]] = new
+                self.done = index + 1
+                findings.current().fire(each.name)
+                return True
+            del b.nodes[mark:]  # what a declining rule began
+            if isinstance(new, Decline):
+                findings.current().decline(each.name, new.reason)
+        return False
+
+    def leaks(self, root: Node, match: Match) -> bool:
+        inside = set(match.nodes)
+        for node in match.nodes:
+            if node is root or node.op.kind == "source":
+                continue
+            for result in node.results:
+                if result in self.graph.results:
+                    return True
+                if any(user not in inside for user in self.graph.uses.get(result, ())):
+                    return True
+        return False
+
+    def mapped(self, match: Match, b: Rebuilder) -> dict[str, Any]:
+        return {k: b[v] if isinstance(v, Value) else v for k, v in match.bound.items()}
+
+
+def replace_nodes(
+    graph: Graph, replace: Callable[[Builder, Node, Sequence[Value]], Sequence[Value] | None]
+) -> Graph:
+    """Each node through `replace`, which gets mapped operands and returns results, None to keep it."""
+    b = Rebuilder(graph)
+    changed = False
+    for node in graph.nodes:
+        mark = len(b.nodes)
+        with b.at(node.loc):
+            results = replace(b, node, [b[v] for v in node.operands])
+        if results is None:
+            del b.nodes[mark:]
+            b.copy(node)
+            continue
+        changed = True
+        for old, new in zip(node.results, results, strict=True):
+            b[old] = new
+    return remove_dead(b.finish()) if changed else graph

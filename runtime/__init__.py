@@ -1,0 +1,1 @@
+"""Runs programs: executables, devices, artifacts, the KV cache, the engine and its `LLM`."""

@@ -1,0 +1,273 @@
+"""The CPU as a device: NumPy memory, and a program's shared library called through ctypes.
+
+The library's interface is the one that codegen/cpp/abi.py describes; `ABI_VERSION` must be what the
+library says of itself.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..ir.errors import DeviceError, OutOfMemory
+from ..ir.program import ALIGNMENT, Program
+from ..ir.switches import get as get_switch
+from .device import Launch
+
+ABI_VERSION = 1
+OK, NO_MEMORY, BAD_STEP = 0, 1, 2
+CHECK_BYTES = 16 << 20  # smaller requests are not held against what the machine has left
+
+# TwStep: which kernel, where its pointers and dims are
+STEP = np.dtype([("kernel", "<i4"), ("reserved", "<i4"), ("p", "<u8"), ("d", "<u8")])
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: affinity, and a container's quota if it is lower."""
+    cores = len(os.sched_getaffinity(0))
+    quota, _, period = _first_line("/sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit():
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def available_bytes() -> int:
+    """Memory that this process can still have: the machine's, or its container's if less."""
+    available = 1 << 62
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    available = int(line.split()[1]) * 1024
+    except OSError:
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _first_line("/sys/fs/cgroup/memory.max")
+    used = _first_line("/sys/fs/cgroup/memory.current")
+    if limit.isdigit() and used.isdigit():
+        available = min(available, max(0, int(limit) - int(used)))
+    return available
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.readline().strip()
+    except OSError:  # no such control group: no limit
+        return ""
+
+
+class HostMemory:
+    """Aligned memory of the process."""
+
+    def __init__(self, nbytes: int):
+        # zeros, not empty: pages that nobody touches then cost nothing
+        self._raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+        start = -self._raw.ctypes.data % ALIGNMENT
+        self.bytes = self._raw[start : start + nbytes]
+        self.address = self._raw.ctypes.data + start
+        self.nbytes = nbytes
+
+
+class CpuDevice:
+    """The processor this runs on. `threads` overrides the switch of that name."""
+
+    name = "cpu"
+    kind = "cpu"
+    dlpack_device = (1, 0)
+    dlpack_stream = None
+
+    def __init__(self, threads: int | None = None):
+        self._threads = threads
+
+    @property
+    def threads(self) -> int:
+        """Threads that the next run uses."""
+        return self._threads or get_switch("threads") or usable_cores()
+
+    def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> HostMemory:
+        """See Device. Memory is always zero when new."""
+        available = available_bytes() if nbytes >= CHECK_BYTES else nbytes
+        if nbytes > available:
+            raise _no_memory(nbytes, what, available)
+        try:
+            return HostMemory(nbytes)
+        except (MemoryError, ValueError) as error:  # ValueError: more than an address can count
+            raise _no_memory(nbytes, what, available_bytes()) from error
+
+    def free_bytes(self) -> int:
+        """Memory that this process can still have."""
+        return available_bytes()
+
+    def zero(self, memory: HostMemory) -> None:
+        """Fill with zero bytes."""
+        memory.bytes[:] = 0
+
+    def upload(self, memory: HostMemory, array: np.ndarray, offset: int = 0) -> None:
+        """Copy `array` into `memory`."""
+        _check_room(memory, array, offset)
+        self.copy(memory.address + offset, array.ctypes.data, array.nbytes)
+
+    def download(self, memory: HostMemory, array: np.ndarray, offset: int = 0) -> None:
+        """Copy from `memory` into `array`."""
+        _check_room(memory, array, offset)
+        self.copy(array.ctypes.data, memory.address + offset, array.nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy between two addresses."""
+        if nbytes and target != source:
+            ctypes.memmove(target, source, nbytes)
+
+    def load(self, program: Program) -> "CpuModule":
+        """Load the program's shared libraries."""
+        if program.target != self.kind:
+            raise DeviceError(
+                f"{program.name} was compiled for {program.target}, this device is the CPU",
+                fix="load it on a device of that kind, or compile it for the target cpu",
+            )
+        return CpuModule(program, self)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a run returns when it is done."""
+
+
+def _check_room(memory: HostMemory, array: np.ndarray, offset: int) -> None:
+    assert array.flags.c_contiguous, "only dense arrays are copied"
+    assert 0 <= offset <= memory.nbytes - array.nbytes, "a copy must stay inside the memory"
+
+
+def _no_memory(nbytes: int, what: str, available: int) -> OutOfMemory:
+    return OutOfMemory(
+        f"no memory for {what}",
+        where="cpu",
+        facts=f"needed: {nbytes:,} bytes; available: {available:,} bytes",
+        fix="use smaller sizes (a smaller batch, context or pool), or free memory",
+    )
+
+
+class CpuModule:
+    """The libraries of a program."""
+
+    def __init__(self, program: Program, device: CpuDevice):
+        self._device = device
+        self._libraries = {name: _Library(name, blob) for name, blob in program.blobs.items()}
+        self._where = {
+            name: (self._libraries[kernel.binary], self._libraries[kernel.binary].index(name))
+            for name, kernel in program.kernels.items()
+        }
+
+    def plan(self, launches: Sequence[Launch], num_buffers: int) -> "CpuPlan":
+        """Prepare `launches`."""
+        libraries = {id(self._where[launch.kernel.name][0]) for launch in launches}
+        assert len(libraries) <= 1, "a CPU program has one library"
+        library = self._where[launches[0].kernel.name][0] if launches else None
+        indices = [self._where[launch.kernel.name][1] for launch in launches]
+        return CpuPlan(library, indices, launches, self._device)
+
+
+class CpuPlan:
+    """The table of steps that the library's driver walks, and the pointers and dims behind it."""
+
+    def __init__(
+        self,
+        library: "_Library | None",
+        kernels: Sequence[int],
+        launches: Sequence[Launch],
+        device: CpuDevice,
+    ):
+        self._library, self._device, self._count = library, device, len(launches)
+        self._which = np.array([b for launch in launches for b in launch.buffers], np.int64)
+        self._pointers = np.zeros(max(len(self._which), 1), np.uint64)
+        dims = [d for launch in launches for d in launch.dims]
+        self._dims = np.array(dims or [0], np.int64)
+        self._steps = np.zeros(max(len(launches), 1), STEP)
+        pointer, dim = self._pointers.ctypes.data, self._dims.ctypes.data
+        for step, kernel, launch in zip(self._steps, kernels, launches):
+            step["kernel"], step["p"], step["d"] = kernel, pointer, dim
+            pointer += 8 * len(launch.buffers)
+            dim += 8 * len(launch.dims)
+        self._steps_at = self._steps.ctypes.data
+
+    def run(self, addresses: np.ndarray) -> None:
+        """Run all steps; returns when they are done."""
+        self._run(addresses, None)
+
+    def profile(self, addresses: np.ndarray) -> list[float]:
+        """Run all steps, timing each. -> seconds."""
+        nanoseconds = np.zeros(self._count, np.int64)
+        self._run(addresses, nanoseconds.ctypes.data)
+        return (nanoseconds / 1e9).tolist()
+
+    def capture(self, addresses: np.ndarray) -> Callable[[], None] | None:
+        """A CPU has nothing to capture: the steps are already one call."""
+        return None
+
+    def _run(self, addresses: np.ndarray, nanoseconds: int | None) -> None:
+        if self._library is None:
+            return
+        if self._count and len(self._which):
+            np.take(addresses, self._which, out=self._pointers)
+        threads = self._device.threads
+        status = self._library.run(self._steps_at, self._count, threads, nanoseconds)
+        if status == NO_MEMORY:
+            needed = self._library.scratch_bytes(self._steps_at, self._count, threads)
+            raise _no_memory(needed, "the kernels' scratch", available_bytes())
+        if status != OK:
+            raise DeviceError(
+                "the program's library refused a step",
+                where=self._library.name,
+                facts=f"tw_run returned {status}; nothing has run",
+                fix="the program and its library do not belong together: compile again",
+            )
+
+
+class _Library:
+    """A shared library loaded from memory: nothing is written to a disk."""
+
+    def __init__(self, name: str, blob: bytes):
+        self.name = name
+        # the descriptor stays open as long as the library, because the loader knows a library by
+        # its path: a second one under a reused number would be taken for the first
+        self._file = os.memfd_create(f"tilewright-{name}")
+        try:
+            with os.fdopen(os.dup(self._file), "wb") as file:
+                file.write(blob)
+            self._library = ctypes.CDLL(f"/proc/self/fd/{self._file}")
+        except OSError as error:
+            os.close(self._file)
+            raise DeviceError(
+                "the program's shared library does not load",
+                where=name,
+                facts=str(error),
+                fix="install what the message names (libgomp1 for OpenMP), or compile again here",
+            ) from error
+        self._check_version()
+        self._index = self._library.tw_kernel_index
+        self._index.argtypes, self._index.restype = (ctypes.c_char_p,), ctypes.c_int32
+        step = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
+        self.scratch_bytes = self._library.tw_scratch_bytes
+        self.scratch_bytes.argtypes, self.scratch_bytes.restype = step, ctypes.c_int64
+        self.run = self._library.tw_run
+        self.run.argtypes, self.run.restype = (*step, ctypes.c_void_p), ctypes.c_int32
+
+    def _check_version(self) -> None:
+        version = getattr(self._library, "tw_abi_version", None)
+        found = version() if version is not None else None
+        if found != ABI_VERSION:
+            raise DeviceError(
+                "the program's shared library has another interface",
+                where=self.name,
+                facts=f"it has version {found}, this runtime speaks version {ABI_VERSION}",
+                fix="compile the program again",
+            )
+
+    def index(self, kernel: str) -> int:
+        """A kernel's index in the library's table; DeviceError when it is not there."""
+        found = self._index(kernel.encode())
+        if found < 0:
+            raise DeviceError(
+                f"the program's shared library lacks the kernel {kernel}",
+                where=self.name,
+                fix="the program and its library do not belong together: compile again",
+            )
+        return found

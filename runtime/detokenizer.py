@@ -1,0 +1,84 @@
+"""TextStream: tokens in, text out as soon as it is certain, with stop strings found on the way."""
+
+from collections.abc import Callable, Sequence
+
+REPLACEMENT = "\ufffd"  # what bytes that are no character (yet) decode to
+CONTEXT_TOKENS = 6  # of the prompt's end: they decide whether a piece begins with a space
+MAX_UNREAD_TOKENS = 16  # a character has at most 4 bytes; longer runs are no text at all
+
+
+class TextStream:
+    """The text of one sequence.
+
+    characters of `text`
+    [0, released)        given out by `take`
+    [released, safe)     certain, not given out yet
+    [safe, end)          may be the beginning of a stop string: held back
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        prompt: Sequence[int],
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+    ):
+        self._decode, self._stop, self._include_stop = decode, stop, include_stop
+        self._longest_stop = max(map(len, stop), default=0)
+        # tokens since the last point where text was whole: _tokens[:_read] are in `text` already
+        self._tokens = list(prompt[-CONTEXT_TOKENS:])
+        self._read = len(self._tokens)
+        self._read_text = decode(self._tokens)
+        self.text = ""
+        self._safe = self._released = 0
+        self.stopped_by: str | None = None
+
+    def push(self, token: int, *, can_stop: bool = True) -> None:
+        """Add a token. `stopped_by` is set when a stop string is complete; push no more then."""
+        self._tokens.append(token)
+        text = self._decode(self._tokens)
+        is_whole = not text.endswith(REPLACEMENT) and len(text) > len(self._read_text)
+        if is_whole or len(self._tokens) - self._read > MAX_UNREAD_TOKENS:
+            self._append(self._new(text), can_stop=can_stop)
+            self._tokens = self._tokens[self._read :]
+            self._read = len(self._tokens)
+            self._read_text = self._decode(self._tokens)
+
+    def finish(self) -> None:
+        """No more tokens: what was held back is certain now, broken characters included."""
+        if self.stopped_by is None:
+            self._append(self._new(self._decode(self._tokens)), can_stop=False)
+            self._read = len(self._tokens)
+            self._read_text = self._decode(self._tokens)
+        self._safe = len(self.text)
+
+    def take(self) -> str:
+        """The text that became certain since the last call."""
+        delta = self.text[self._released : self._safe]
+        self._released = self._safe
+        return delta
+
+    def _new(self, text: str) -> str:
+        # a character cut off at the end of what was read is whole only now
+        return text[len(self._read_text.rstrip(REPLACEMENT)) :]
+
+    def _append(self, new: str, *, can_stop: bool) -> None:
+        begin = max(0, len(self.text) - self._longest_stop + 1)
+        if not can_stop:
+            begin = len(self.text) + len(new)
+        self.text += new
+        found = [(at, s) for s in self._stop if (at := self.text.find(s, begin)) >= 0]
+        if found:
+            at, stop = min(found)
+            self.text = self.text[: at + len(stop) if self._include_stop else at]
+            self.stopped_by = stop
+            self._safe = len(self.text)
+        else:
+            self._safe = len(self.text) - self._num_held()
+
+    def _num_held(self) -> int:
+        """Length of the longest end of the text that begins a stop string."""
+        for length in range(min(self._longest_stop - 1, len(self.text)), 0, -1):
+            if any(s.startswith(self.text[-length:]) for s in self._stop):
+                return length
+        return 0

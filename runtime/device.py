@@ -1,0 +1,112 @@
+"""What the runtime asks of a device: memory, copies, compiled code, and launches.
+
+A program is bound to sizes by `runtime/binding.py`; the device then makes a `Plan` of the launches
+once and runs it many times. Everything a device is told to do happens in the order it was told.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..ir.program import Kernel, Program
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch with its sizes known.
+
+    `buffers` are indices into the addresses that `Plan.run` is given, in the order of the kernel's
+    arguments; `dims` the integers that follow them. Launches whose grid is empty are not made.
+    """
+
+    step: int  # index into Program.steps
+    kernel: Kernel
+    buffers: tuple[int, ...]
+    dims: tuple[int, ...]
+    grid: tuple[int, ...] = ()
+
+
+class Memory(Protocol):
+    """A piece of device memory; freed when nothing refers to it any more."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Plan(Protocol):
+    """Launches ready to be made. `addresses[i]` is where buffer i of the program lies."""
+
+    def run(self, addresses: np.ndarray) -> None:
+        """Make the launches; may return before they are done. addresses: uint64."""
+        ...
+
+    def profile(self, addresses: np.ndarray) -> list[float]:
+        """Make each launch alone, waiting for it. -> seconds, one a launch."""
+        ...
+
+    def capture(self, addresses: np.ndarray) -> Callable[[], None] | None:
+        """Fix the addresses and return a cheaper way to run, or None where there is none.
+
+        The memory behind the addresses must outlive what is returned.
+        """
+        ...
+
+
+class Module(Protocol):
+    """A program's code, loaded."""
+
+    def plan(self, launches: Sequence[Launch], num_buffers: int) -> Plan:
+        """Prepare `launches`, which run in this order."""
+        ...
+
+
+class Device(Protocol):
+    """One CPU or GPU."""
+
+    name: str  # "cpu", "cuda:0": for messages
+    kind: str  # cpu | cuda | hip, as in Target.kind
+    dlpack_device: tuple[int, int]  # (1, 0) for the CPU, (2, index) for CUDA
+    dlpack_stream: int | None  # what producers of DLPack capsules are told to wait for
+
+    def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> Memory:
+        """Memory of `nbytes`, its address a multiple of ALIGNMENT; undefined content unless `zero`.
+
+        OutOfMemory names `what`, says how much was needed and how much there was.
+        """
+        ...
+
+    def free_bytes(self) -> int:
+        """How much `allocate` can give now."""
+        ...
+
+    def zero(self, memory: Memory) -> None:
+        """Fill with zero bytes."""
+        ...
+
+    def upload(self, memory: Memory, array: np.ndarray, offset: int = 0) -> None:
+        """Copy a C-contiguous host array to `offset` bytes into `memory`.
+
+        The array may be changed once this returns.
+        """
+        ...
+
+    def download(self, memory: Memory, array: np.ndarray, offset: int = 0) -> None:
+        """Copy into a C-contiguous host array, after waiting for the work before."""
+        ...
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy between two addresses of the device."""
+        ...
+
+    def load(self, program: Program) -> Module:
+        """Load the program's binaries. DeviceError when they are not for this device."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until everything asked for is done."""
+        ...

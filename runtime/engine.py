@@ -1,0 +1,247 @@
+"""The engine: schedule, run, choose, append; many sequences in one step.
+
+A request that cannot be served fails alone. An engine is used by one thread at a time; `LLM` takes
+care of that.
+"""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..ir.errors import RequestError, TilewrightError
+from .detokenizer import TextStream
+from .pages import PagePool
+from .runner import Runner, StepResult
+from .sampler import Choice, choose
+from .sampling import SamplingParams
+from .scheduler import Scheduler, Work
+from .sequence import Sequence
+from .stats import Stats
+from .tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Limits of an engine and facts about its model."""
+
+    context_len: int  # tokens of one sequence, prompt and output
+    eos_token_ids: frozenset[int] = frozenset()
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 1024
+    seed: int = 0
+
+
+@dataclass(eq=False)
+class _Live:
+    """What the engine keeps of a sequence while it is not finished."""
+
+    arrival: float
+    ends: frozenset[int]  # tokens that end it
+
+
+class Engine:
+    """Serves sequences with a runner: `add`, then `step` while `has_work`."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        config: EngineConfig,
+        tokenizer: Tokenizer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        pool_tokens = runner.num_pages * runner.page_size
+        # a context that the pool cannot hold could only end in OutOfPages
+        self.config = replace(config, context_len=min(config.context_len, pool_tokens))
+        self.model_context_len = config.context_len
+        self.runner, self.tokenizer, self._clock = runner, tokenizer, clock
+        self.pool = PagePool(runner.num_pages)
+        self.scheduler = Scheduler(
+            self.pool,
+            runner.page_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        )
+        self.stats = Stats()
+        self._live: dict[Sequence, _Live] = {}
+        self._next_id = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add(self, prompt: Seq[int], params: SamplingParams) -> Sequence:
+        """Take a request in. RequestError when it can never be served; nothing is kept then."""
+        self.check(prompt, params)
+        self._next_id += 1
+        seed = params.seed
+        if seed is None:
+            seed = np.random.SeedSequence([self.config.seed, self._next_id]).generate_state(1)[0]
+        sequence = Sequence(self._next_id, tuple(map(int, prompt)), params, int(seed))
+        self.scheduler.add(sequence)
+        ends = frozenset() if params.ignore_eos else self.config.eos_token_ids
+        self._live[sequence] = _Live(self._clock(), ends | frozenset(params.stop_token_ids))
+        sequence.text = self._text_stream(sequence)
+        return sequence
+
+    def check(self, prompt: Seq[int], params: SamplingParams) -> None:
+        """RequestError when the prompt or its parameters do not fit the model."""
+        if not len(prompt):
+            raise RequestError(
+                "the prompt is empty",
+                facts="it has 0 tokens, and the model needs one to begin from",
+                fix="pass some text, or the model's begin-of-text token",
+            )
+        limit, model = self.config.context_len, self.model_context_len
+        if len(prompt) >= limit:
+            reason = f"the model's context is {model}"
+            if limit < model:
+                reason += f", the KV pool holds {limit} ({self.pool.num_pages} pages)"
+            raise RequestError(
+                "the prompt is too long",
+                facts=f"it has {len(prompt)} tokens, at most {limit - 1} leave room for an answer:"
+                f" {reason}",
+                fix="shorten it" + (", or give the KV pool more memory" if limit < model else ""),
+            )
+        self._check_tokens("the prompt", prompt)
+        named = [*params.stop_token_ids, *(params.allowed_token_ids or ()), *(params.logit_bias or ())]
+        self._check_tokens("a sampling parameter", named)
+        if params.stop and self.tokenizer is None:
+            raise RequestError("stop strings need a tokenizer, and this engine has none")
+        if params.allowed_token_ids and params.min_tokens:
+            ends = self.config.eos_token_ids | set(params.stop_token_ids)
+            if ends.issuperset(params.allowed_token_ids):
+                raise RequestError(
+                    "no token could be chosen",
+                    facts=f"all of allowed_token_ids end the text, and min_tokens is"
+                    f" {params.min_tokens}",
+                )
+
+    def _check_tokens(self, what: str, tokens: Seq[int]) -> None:
+        size = self.runner.vocab_size
+        wrong = [token for token in tokens if not 0 <= token < size]
+        if wrong:
+            raise RequestError(
+                f"{what} has tokens that the model does not know",
+                facts=f"{wrong[:5]}, and tokens are 0 to {size - 1}",
+                fix="use the model's own tokenizer",
+            )
+
+    def abort(self, sequence: Sequence) -> None:
+        """End a sequence now; its pages are free at once. Nothing happens when it is finished."""
+        if not sequence.is_finished:
+            self._finish(sequence, "abort")
+
+    def step(self) -> list[Sequence]:
+        """Run one step. -> the sequences that got a token or were finished by it."""
+        begin = self._clock()
+        work = self.scheduler.schedule()
+        changed = self._failed()
+        if work:
+            try:
+                result = self.runner.run(work)
+                choices = self._choose(result)
+            except BaseException as error:
+                # what the pages hold after a broken step is not known: all in it must end
+                for item in work:
+                    if isinstance(error, TilewrightError):
+                        item.sequence.error = error
+                    self._finish(item.sequence, "error")
+                raise
+            changed += self._advance(work, choices)
+            decode = sum(w.count for w in work if w.count == 1 and w.sequence.num_output > 1)
+            prefill = sum(w.count for w in work) - decode
+            self.stats.count(prefill, decode, self._clock() - begin)
+        self.stats.preemptions = self.scheduler.num_preemptions
+        return changed
+
+    def _failed(self) -> list[Sequence]:
+        failed, self.scheduler.failed = self.scheduler.failed, []
+        for sequence in failed:
+            self._close(sequence)
+        return failed
+
+    def _choose(self, result: StepResult) -> dict[Sequence, Choice]:
+        wanting = result.batch.wanting
+        if not wanting:
+            return {}
+        tokens = result.tokens()
+        logits = None
+        choices = {}
+        for row, sequence in enumerate(wanting):
+            if not sequence.params.reads_logits:
+                choices[sequence] = Choice(int(tokens[row]))
+                continue
+            if logits is None:  # only fetched when somebody reads them
+                logits = result.logits()
+            forbidden: frozenset[int] = frozenset()
+            if sequence.num_output < sequence.params.min_tokens:
+                forbidden = self._live[sequence].ends
+            choices[sequence] = choose(logits[row], sequence, forbidden)
+        return choices
+
+    def _advance(self, work: Seq[Work], choices: dict[Sequence, Choice]) -> list[Sequence]:
+        changed = []
+        for item in work:
+            sequence = item.sequence
+            sequence.num_computed += item.count
+            if sequence in choices:
+                self._append(sequence, choices[sequence])
+                changed.append(sequence)
+        return changed
+
+    def _append(self, sequence: Sequence, choice: Choice) -> None:
+        params, live, token = sequence.params, self._live[sequence], choice.token
+        sequence.tokens.append(token)
+        self.stats.generated_tokens += 1
+        if choice.top is not None:
+            sequence.logprobs.append(choice.top)
+            sequence.cumulative_logprob += choice.logprob or 0.0
+        if sequence.first_token_seconds is None:
+            sequence.first_token_seconds = self._clock() - live.arrival
+            self.stats.first_token_seconds = sequence.first_token_seconds
+        is_end = token in live.ends and sequence.num_output >= params.min_tokens
+        if sequence.text is not None and (not is_end or params.include_stop_str_in_output):
+            sequence.text.push(token, can_stop=sequence.num_output >= params.min_tokens)
+        if is_end:
+            is_eos = token in self.config.eos_token_ids and not params.ignore_eos
+            sequence.stop_reason = None if is_eos else token
+            self._finish(sequence, "stop")
+        elif sequence.text is not None and sequence.text.stopped_by is not None:
+            sequence.stop_reason = sequence.text.stopped_by
+            self._finish(sequence, "stop")
+        elif sequence.num_output == params.max_tokens or sequence.length >= self.config.context_len:
+            self._finish(sequence, "length")
+
+    def _finish(self, sequence: Sequence, reason: str) -> None:
+        if not sequence.is_finished:
+            self.scheduler.finish(sequence, reason)
+            self._close(sequence)
+
+    def _close(self, sequence: Sequence) -> None:
+        del self._live[sequence]
+        if sequence.text is not None:
+            sequence.text.finish()
+        self.stats.finished += 1
+
+    def _text_stream(self, sequence: Sequence) -> TextStream | None:
+        if self.tokenizer is None:
+            return None
+        tokenizer, params = self.tokenizer, sequence.params
+        skip = params.skip_special_tokens
+        return TextStream(
+            lambda tokens: tokenizer.decode(tokens, skip_special_tokens=skip),
+            sequence.prompt,
+            params.stop,
+            params.include_stop_str_in_output,
+        )
+
+    def check_integrity(self) -> None:
+        """AssertionError when pages, queues and records disagree."""
+        self.scheduler.check_integrity()
+        held = {*self.scheduler.running, *self.scheduler.waiting}
+        assert held == set(self._live), "records of sequences that are not there, or none of some"
+        if not held:
+            assert self.pool.num_used == 0, f"{self.pool.num_used} pages are held by nobody"

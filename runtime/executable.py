@@ -1,0 +1,351 @@
+"""Executable: a program with its weights on a device, called with arrays.
+
+One run at a time: the arena and the states belong to the executable, so calls from several threads
+take turns.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..ir.binding import ArgumentSpec, Binder
+from ..ir.dim import evaluate, symbols_of
+from ..ir.errors import DeviceError, DimError, ShapeError
+from ..ir.program import Buffer, Program
+from .array import Array
+from .binding import Binding, Sizes
+from .device import Device, Memory, Plan
+from .dlpack import CPU, View, view_of
+from .profile import Profile, StepProfile
+from .weights import place_weights
+
+MAX_BINDINGS = 256  # sizes whose launches are kept ready; the least recently used go first
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass
+class _Bound:
+    """Launches for one set of shapes, and the addresses that they are run with."""
+
+    binding: Binding
+    plan: Plan
+    addresses: np.ndarray  # uint64, one a buffer; inputs and outputs are patched at each call
+    arena: Memory | None = None  # the arena that the addresses of temps point into
+
+
+class Executable:
+    """Runs a program: `outputs = exe(*inputs)`.
+
+    `weights` maps names to arrays; those on the CPU that lie well are used in place. `sizes` gives
+    symbols that no input determines, such as `pages`. `states` gives first values of states, which
+    otherwise begin as zeros.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Any],
+        device: Device,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        states: Mapping[str, Any] | None = None,
+    ):
+        self.program, self.device = program, device
+        self.sizes = dict(sizes or {})
+        self._lock = threading.RLock()
+        self._sizes = Sizes(program)
+        self._buffers = tuple(program.buffers.values())
+        self._inputs = tuple(program.buffers[name] for name in program.inputs)
+        specs = [ArgumentSpec(b.name, b.type.shape) for b in self._inputs]
+        self._binder = Binder(specs, program.symbols)
+        self._input_at = tuple(self._sizes.index[name] for name in program.inputs)
+        # written by a kernel: an output of its own, where it is first named. The others are copied
+        # after the run: inputs, weights and states that are outputs too, and repeated outputs.
+        self._outputs = tuple(
+            (
+                self._sizes.index[name],
+                program.buffers[name].role == "output" and name not in program.outputs[:place],
+            )
+            for place, name in enumerate(program.outputs)
+        )
+        self._module = device.load(program)
+        self._fixed = np.zeros(len(self._buffers), np.uint64)
+        self._weights = place_weights(program, weights, device)
+        self._states = self._place_states(states or {})
+        for name, array in {**self._weights, **self._states}.items():
+            self._fixed[self._sizes.index[name]] = array.address
+        self._arena: Memory | None = None
+        self._bound: OrderedDict[Shapes, _Bound] = OrderedDict()
+
+    # ---- running -----------------------------------------------------------------------------
+
+    def __call__(self, *inputs: Any, out: Sequence[Any] | None = None, **named: Any) -> list[Array]:
+        """Run with arrays in the program's order, or by name. -> new arrays, or `out` filled.
+
+        ShapeError lists every argument of a wrong rank or dtype, DimError every size that does not
+        fit. States are updated in place.
+        """
+        if named:
+            inputs = self._in_order(inputs, named)
+        stream = self.device.dlpack_stream
+        views = [view_of(array, stream) for array in inputs]
+        self._check(views)
+        with self._lock:
+            bound = self._bind(tuple(view.shape for view in views))
+            addresses = bound.addresses
+            placed = [self._on_device(view, b) for view, b in zip(views, self._inputs)]
+            for at, item in zip(self._input_at, placed):
+                addresses[at] = item.address
+            results = self._results(bound, out)
+            bound.plan.run(addresses)
+            self._copy_out(bound, results)
+            if any(item is not view for item, view in zip(placed, views)):
+                self.device.synchronize()  # copies of inputs must outlive the run
+        return results if out is None else list(out)
+
+    def _in_order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        names = self.program.inputs
+        wrong = [name for name in named if name not in names[len(inputs) :]]
+        if wrong:
+            raise ShapeError(
+                f"{self.program.name} takes no argument {', '.join(wrong)} by name here",
+                facts=f"inputs in order: {', '.join(names)}; {len(inputs)} were given by position",
+            )
+        return (*inputs, *(named[name] for name in names[len(inputs) :] if name in named))
+
+    def _check(self, views: Sequence[View]) -> None:
+        if len(views) != len(self._inputs):
+            raise ShapeError(
+                f"{self.program.name} takes {len(self._inputs)} arrays, got {len(views)}",
+                facts=f"inputs: {', '.join(f'{b.name}: {b.type}' for b in self._inputs)}",
+            )
+        wrong = [
+            f"{b.name} is {v.dtype}, must be {b.type.dtype}"
+            for v, b in zip(views, self._inputs)
+            if v.dtype is not b.type.dtype
+        ]
+        if wrong:
+            raise ShapeError(
+                f"{self.program.name} was given arrays of the wrong dtype",
+                facts="\n".join(wrong),
+                fix="convert them, or compile the model for these dtypes",
+            )
+
+    def _on_device(self, view: View, buffer: Buffer) -> View | Memory:
+        if view.device == self.device.dlpack_device:
+            if view.strides is None:
+                return view
+            if view.device == CPU:
+                return view_of(np.ascontiguousarray(view.numpy()))
+            raise ShapeError(
+                f"input {buffer.name} is not contiguous",
+                facts=f"shape {list(view.shape)} has strides {list(view.strides)}",
+                fix="pass x.contiguous()",
+            )
+        if view.device != CPU:
+            raise DeviceError(
+                f"input {buffer.name} is on another device than the program",
+                facts=f"it is on DLPack device {view.device}, the program on {self.device.name}",
+                fix=f"move it to {self.device.name} or to the CPU first",
+            )
+        memory = self.device.allocate(_nbytes(view.shape, buffer), f"input {buffer.name}")
+        self.device.upload(memory, np.ascontiguousarray(view.numpy()))
+        return memory
+
+    def _results(self, bound: _Bound, out: Sequence[Any] | None) -> list[Any]:
+        if out is not None:
+            results = self._check_out(bound, out)
+        else:
+            new: dict[int, Array] = {}  # one array where an output is named twice
+            for at, _ in self._outputs:
+                if at not in new:
+                    new[at] = self.new_array(self._buffers[at], bound.binding.shapes[at])
+            results = [new[at] for at, _ in self._outputs]
+        for (at, is_own), array in zip(self._outputs, results):
+            if is_own:
+                bound.addresses[at] = array.address
+        return results
+
+    def _check_out(self, bound: _Bound, out: Sequence[Any]) -> list[View]:
+        views = [view_of(array, self.device.dlpack_stream) for array in out]
+        if len(views) != len(self._outputs):
+            raise ShapeError(f"out has {len(views)} arrays, outputs are {len(self._outputs)}")
+        wrong = []
+        for view, (at, _) in zip(views, self._outputs):
+            buffer, shape = self._buffers[at], bound.binding.shapes[at]
+            fits = (view.shape, view.dtype) == (shape, buffer.type.dtype)
+            if not fits or view.strides is not None or view.device != self.device.dlpack_device:
+                wrong.append(
+                    f"for {buffer.name}: {view.dtype}{list(view.shape)}, needed is a contiguous"
+                    f" {buffer.type.dtype}{list(shape)} on {self.device.name}"
+                )
+        if wrong:
+            raise ShapeError("out does not fit the outputs", facts="\n".join(wrong))
+        return views
+
+    def new_array(self, buffer: Buffer, shape: tuple[int, ...]) -> Array:
+        """An array for the content of `buffer`, not filled."""
+        if self.device.dlpack_device == CPU:
+            return Array(shape, buffer.type.dtype, np.empty(shape, buffer.type.dtype.numpy))
+        memory = self.device.allocate(_nbytes(shape, buffer), f"output {buffer.name}")
+        return Array(shape, buffer.type.dtype, device=self.device, memory=memory)
+
+    def _copy_out(self, bound: _Bound, results: Sequence[Any]) -> None:
+        for (at, is_own), array in zip(self._outputs, results):
+            if not is_own:
+                nbytes = _nbytes(bound.binding.shapes[at], self._buffers[at])
+                self.device.copy(array.address, int(bound.addresses[at]), nbytes)
+
+    # ---- binding -----------------------------------------------------------------------------
+
+    def _bind(self, shapes: Shapes) -> _Bound:
+        bound = self._bound.get(shapes)
+        if bound is None:
+            values = self._binder.bind(shapes, self.sizes)
+            binding = self._sizes.bind(values)
+            plan = self._module.plan(binding.launches, len(self._buffers))
+            bound = _Bound(binding, plan, self._fixed.copy())
+            self._bound[shapes] = bound
+            if len(self._bound) > MAX_BINDINGS:
+                self._bound.popitem(last=False)
+        else:
+            self._bound.move_to_end(shapes)
+        if bound.arena is None or bound.arena is not self._arena:
+            self._grow_arena(bound.binding.arena_bytes)
+            bound.arena = self._arena
+            base = np.uint64(self._arena.address)
+            bound.addresses[bound.binding.temps] = bound.binding.offsets + base
+        return bound
+
+    def _grow_arena(self, nbytes: int) -> None:
+        if self._arena is not None and self._arena.nbytes >= nbytes:
+            return
+        self.device.synchronize()
+        self._arena = None  # freed before the larger one is asked for
+        for bound in self._bound.values():
+            bound.arena = None
+        self._arena = self.device.allocate(max(nbytes, 1), "the arena of temporary buffers")
+
+    def reserve(self, values: Mapping[str, int]) -> int:
+        """Make the arena large enough for these sizes at once. -> its bytes."""
+        with self._lock:
+            self._grow_arena(self._sizes.arena_bytes({**self.sizes, **values}))
+            return self._arena.nbytes
+
+    def arena_bytes(self, values: Mapping[str, int]) -> int:
+        """Bytes of temporary buffers that a run with these sizes needs."""
+        return self._sizes.arena_bytes({**self.sizes, **values})
+
+    def fix(
+        self, shapes: Sequence[tuple[int, ...]], addresses: Sequence[int]
+    ) -> tuple[Callable[[], None], list[Array]]:
+        """Bind to `shapes` with inputs at `addresses`. -> (run, the outputs it fills each time).
+
+        On devices that can, `run` replays captured launches.
+        """
+        with self._lock:
+            bound = self._bind(tuple(map(tuple, shapes)))
+            own = bound.addresses.copy()
+            own[list(self._input_at)] = addresses
+            bound = replace(bound, addresses=own)
+            results = self._results(bound, None)
+            replay = bound.plan.capture(own)
+        keep = (bound.arena, results)
+
+        def run() -> None:
+            with self._lock:
+                replay() if replay is not None else bound.plan.run(own)
+                self._copy_out(bound, keep[1])
+
+        return run, results
+
+    # ---- states ------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """The states, in place: what is written into them is what the next run sees."""
+        return dict(self._states)
+
+    def state(self, name: str) -> Array:
+        """One state, in place."""
+        return self._states[name]
+
+    def reset_states(self) -> None:
+        """Fill all states with zeros."""
+        with self._lock:
+            for array in self._states.values():
+                self.device.zero(array.memory)
+
+    def _place_states(self, first: Mapping[str, Any]) -> dict[str, Array]:
+        placed = {}
+        for buffer in self.program.states:
+            shape = self._state_shape(buffer)
+            memory = self.device.allocate(
+                _nbytes(shape, buffer), f"state {buffer.name}", zero=buffer.name not in first
+            )
+            if buffer.name in first:
+                value = view_of(first[buffer.name]).numpy()
+                if value.shape != shape or value.dtype != buffer.type.dtype.numpy:
+                    raise ShapeError(
+                        f"the first value of state {buffer.name} does not fit",
+                        facts=f"it is {value.dtype}{list(value.shape)}, declared {buffer.type}",
+                    )
+                self.device.upload(memory, np.ascontiguousarray(value))
+            placed[buffer.name] = Array.over(memory, shape, buffer.type.dtype, self.device)
+        return placed
+
+    def _state_shape(self, buffer: Buffer) -> tuple[int, ...]:
+        missing = {n for d in buffer.type.shape for n in symbols_of(d)} - self.sizes.keys()
+        if missing:
+            raise DimError(
+                f"the size of state {buffer.name} is not known",
+                facts=f"it is {buffer.type}, and {', '.join(sorted(missing))} was not given",
+                fix="pass sizes={...} with a number for each",
+            )
+        return tuple(evaluate(d, self.sizes) for d in buffer.type.shape)
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The weights where they lie: another executable on this device may share them."""
+        return dict(self._weights)
+
+    # ---- measuring ---------------------------------------------------------------------------
+
+    def profile(self, *inputs: Any, repeats: int = 5) -> Profile:
+        """Time each launch alone (median of `repeats` runs of all). States are updated."""
+        views = [view_of(array, self.device.dlpack_stream) for array in inputs]
+        self._check(views)
+        with self._lock:
+            bound = self._bind(tuple(view.shape for view in views))
+            keep = [self._on_device(view, b) for view, b in zip(views, self._inputs)]
+            for at, placed in zip(self._input_at, keep):
+                bound.addresses[at] = placed.address
+            results = self._results(bound, None)
+            runs = [bound.plan.profile(bound.addresses) for _ in range(repeats)]
+            del results
+        costs = self._sizes.costs(bound.binding.values)
+        times = np.median(np.array(runs).reshape(repeats, -1), axis=0)
+        steps = [
+            StepProfile(
+                self.program.steps[launch.step].name,
+                launch.kernel.name,
+                launch.kernel.template,
+                self.program.steps[launch.step].loc,
+                float(seconds),
+                *costs[launch.step],
+            )
+            for launch, seconds in zip(bound.binding.launches, times)
+        ]
+        return Profile(tuple(steps))
+
+
+def _nbytes(shape: tuple[int, ...], buffer: Buffer) -> int:
+    count = buffer.type.dtype.nbytes
+    for size in shape:
+        count *= size
+    return count

@@ -1,0 +1,299 @@
+"""LLM: prompts in, completions out, over an engine.
+
+Several threads may use one LLM: their requests share steps.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from ..ir.errors import RequestError
+from .engine import Engine
+from .outputs import CompletionOutput, Logprob, RequestOutput
+from .sampling import SamplingParams
+from .sequence import Sequence
+from .stats import Stats
+from .tokenizer import Messages, Tokenizer
+
+Prompt = str | Seq[int] | Mapping[str, Any]
+Progress = Callable[[int, int, Stats], None]  # (finished requests, of, the engine's counts)
+
+
+class LLM:
+    """Generates text. `default_params` is what calls without SamplingParams use."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer | None = None,
+        default_params: SamplingParams | None = None,
+    ):
+        self.engine = engine
+        self.tokenizer = tokenizer or engine.tokenizer
+        self.default_params = default_params or SamplingParams()
+        self._lock = threading.Lock()
+        self._num_requests = 0
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times of all requests so far: tokens a second and the like."""
+        return self.engine.stats
+
+    def generate(
+        self,
+        prompts: Prompt | Seq[Prompt],
+        sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = False,
+        progress: Progress | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts, all of them together; results in their order.
+
+        A prompt is text, a list of token numbers, or {"prompt": text} or {"prompt_token_ids": ...}.
+        RequestError names the first prompt that cannot be served, before any runs. `use_tqdm` shows
+        a line of progress on stderr; `progress` is called after each step instead.
+        """
+        requests = [self._read(p) for p in _as_list(prompts)]
+        params = self._params(sampling_params, len(requests))
+        if use_tqdm and progress is None:
+            progress = _show_progress
+        return self._complete(requests, params, progress)
+
+    def chat(
+        self,
+        messages: Messages | Seq[Messages],
+        sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = False,
+        progress: Progress | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or a list of them."""
+        many = messages if messages and not isinstance(messages[0], Mapping) else [messages]
+        requests = [self._read_chat(m, chat_template_kwargs or {}) for m in many]
+        params = self._params(sampling_params, len(requests))
+        if use_tqdm and progress is None:
+            progress = _show_progress
+        return self._complete(requests, params, progress)
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> "TextDeltas":
+        """Complete one prompt; iterate over the result to get the text piece by piece."""
+        return self._stream(self._read(prompt), sampling_params)
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        sampling_params: SamplingParams | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> "TextDeltas":
+        """Answer one conversation piece by piece."""
+        request = self._read_chat(messages, chat_template_kwargs or {})
+        return self._stream(request, sampling_params)
+
+    # ---- requests ----------------------------------------------------------------------------
+
+    def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        if isinstance(prompt, Mapping):
+            if prompt.keys() == {"prompt_token_ids"}:
+                return None, list(prompt["prompt_token_ids"])
+            if prompt.keys() != {"prompt"} or not isinstance(prompt["prompt"], str):
+                raise RequestError(
+                    "the prompt's dict is not understood",
+                    facts=f"it has the keys {', '.join(map(str, prompt))}",
+                    fix='use {"prompt": text} or {"prompt_token_ids": list of numbers}',
+                )
+            prompt = prompt["prompt"]
+        if isinstance(prompt, str):
+            return prompt, self._require_tokenizer().encode(prompt)
+        return None, list(prompt)
+
+    def _read_chat(self, messages: Messages, variables: Mapping[str, Any]) -> tuple[str, list[int]]:
+        tokenizer = self._require_tokenizer()
+        text = tokenizer.render_chat(messages, **variables)
+        # the template wrote the special tokens itself
+        return text, tokenizer.encode(text, add_special_tokens=False)
+
+    def _require_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RequestError(
+                "a text prompt needs a tokenizer, and this model came without one",
+                fix="pass lists of token numbers, or load the model with its tokenizer",
+            )
+        return self.tokenizer
+
+    def _params(self, given: Any, count: int) -> list[SamplingParams]:
+        if given is None or isinstance(given, SamplingParams):
+            return [given or self.default_params] * count
+        if len(given) != count:
+            raise RequestError(
+                "as many SamplingParams as prompts are needed, or one for all",
+                facts=f"there are {count} prompts and {len(given)} SamplingParams",
+            )
+        return list(given)
+
+    def _add(self, prompt: Seq[int], params: SamplingParams) -> list[Sequence]:
+        sequences = []
+        for index in range(params.n):
+            sequences.append(self.engine.add(prompt, params))
+            if params.seed is not None:
+                sequences[-1].seed = params.seed + index  # or all n would be the same
+        return sequences
+
+    def _complete(
+        self,
+        requests: Seq[tuple[str | None, list[int]]],
+        params: Seq[SamplingParams],
+        progress: Progress | None,
+    ) -> list[RequestOutput]:
+        for index, ((_, tokens), one) in enumerate(zip(requests, params)):
+            self._check(tokens, one, f"prompt {index} of {len(requests)}")
+        groups: list[list[Sequence]] = []
+        try:
+            with self._lock:
+                for (_, tokens), one in zip(requests, params):
+                    groups.append(self._add(tokens, one))
+            pending = [s for group in groups for s in group]
+            while pending:
+                with self._lock:
+                    self._step()
+                pending = [s for s in pending if not s.is_finished]
+                if progress is not None:
+                    done = sum(all(s.is_finished for s in group) for group in groups)
+                    progress(done, len(groups), self.stats)
+        finally:  # after an error or Ctrl-C nothing of this call stays in the engine
+            with self._lock:
+                for group in groups:
+                    for sequence in group:
+                        self.engine.abort(sequence)
+        return [
+            self._output(text, tokens, group)
+            for (text, tokens), group in zip(requests, groups)
+        ]
+
+    def _check(self, tokens: Seq[int], params: SamplingParams, where: str) -> None:
+        try:
+            self.engine.check(tokens, params)
+        except RequestError as error:
+            raise RequestError(error.what, where=where, facts=error.facts, fix=error.fix) from None
+
+    def _step(self) -> None:
+        if self.engine.has_work:  # another thread's step may have finished it all
+            self.engine.step()
+
+    def _stream(
+        self, request: tuple[str | None, list[int]], params: SamplingParams | None
+    ) -> "TextDeltas":
+        params = params or self.default_params
+        if params.n != 1:
+            raise RequestError("a stream has one completion", facts=f"n is {params.n}")
+        self._require_tokenizer()
+        with self._lock:
+            (sequence,) = self._add(request[1], params)
+        return TextDeltas(self, sequence)
+
+    # ---- results -----------------------------------------------------------------------------
+
+    def _output(
+        self, text: str | None, tokens: list[int], group: Seq[Sequence]
+    ) -> RequestOutput:
+        self._num_requests += 1
+        completions = [self.completion(s, index) for index, s in enumerate(group)]
+        return RequestOutput(str(self._num_requests - 1), text, tokens, completions)
+
+    def completion(self, sequence: Sequence, index: int = 0) -> CompletionOutput:
+        """What a sequence has come to so far."""
+        has_logprobs = sequence.params.logprobs is not None
+        return CompletionOutput(
+            index,
+            sequence.text.text if sequence.text is not None else "",
+            tuple(sequence.output),
+            sequence.cumulative_logprob if has_logprobs else None,
+            [self._logprobs(one, sequence) for one in sequence.logprobs] if has_logprobs else None,
+            sequence.finish_reason,
+            sequence.stop_reason,
+            sequence.error,
+        )
+
+    def _logprobs(self, one: Mapping[int, float], sequence: Sequence) -> dict[int, Logprob]:
+        count = sequence.params.logprobs or 0
+        decode = self.tokenizer.decode if self.tokenizer is not None else None
+        return {
+            token: Logprob(
+                value,
+                rank if rank <= count else None,
+                decode([token], skip_special_tokens=False) if decode else None,
+            )
+            for rank, (token, value) in enumerate(one.items(), 1)
+        }
+
+
+class TextDeltas:
+    """The pieces of one completion as they become certain; joined, they are its text.
+
+    `output` is the completion so far. Closing it, or dropping it, frees its pages.
+    """
+
+    def __init__(self, llm: LLM, sequence: Sequence):
+        self._llm, self._sequence = llm, sequence
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        text = self._sequence.text
+        assert text is not None, "a stream has a tokenizer"
+        while True:
+            delta = text.take()
+            if delta:
+                return delta
+            if self._sequence.is_finished:
+                if self._sequence.error is not None:
+                    raise self._sequence.error
+                raise StopIteration
+            with self._llm._lock:
+                if not self._sequence.is_finished:
+                    self._llm._step()
+
+    @property
+    def output(self) -> CompletionOutput:
+        """The completion so far; complete when the iteration has ended."""
+        return self._llm.completion(self._sequence)
+
+    def close(self) -> None:
+        """End the completion now."""
+        with self._llm._lock:
+            self._llm.engine.abort(self._sequence)
+
+    def __enter__(self) -> "TextDeltas":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    prompts = list(prompts)
+    if prompts and all(isinstance(p, int) for p in prompts):
+        return [prompts]  # one prompt of token numbers
+    return prompts
+
+
+def _show_progress(done: int, total: int, stats: Stats) -> None:
+    end = "\n" if done == total else ""
+    print(
+        f"\r{done}/{total} prompts, prefill {stats.prefill_tokens_per_second:.0f} tok/s, decode"
+        f" {stats.decode_tokens_per_second:.0f} tok/s",
+        end=end,
+        file=sys.stderr,
+        flush=True,
+    )

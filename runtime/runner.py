@@ -1,0 +1,110 @@
+"""Running a paged program on batches: the only place where the engine meets an executable."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from .batch import Batch, Sizes, make_batch, sizes_of
+from .executable import Executable
+from .prepared import Prepared
+from .scheduler import Work
+
+WIDTH_STEP = 8  # columns of the page table are padded to a multiple, so that sizes seldom change
+MAX_CAPTURED_TOKENS = 512  # a longer prefill takes far longer than its launches: not captured
+SEQ_BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+TOKEN_BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+WIDTH_BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step computed. Both functions wait for the device; row i is of batch.wanting[i]."""
+
+    batch: Batch
+    tokens: Callable[[], np.ndarray]  # the likeliest token of each row, i64 [rows]
+    logits: Callable[[], np.ndarray]  # f32 [rows, V]
+
+
+class Runner(Protocol):
+    """Something that computes batches: a program, or a test's stand-in for one."""
+
+    page_size: int
+    num_pages: int
+    vocab_size: int
+
+    def run(self, work: Sequence[Work]) -> StepResult:
+        """Compute the next tokens of `work`."""
+        ...
+
+
+class ProgramRunner:
+    """Runs batches at their own sizes (CPU), or padded to buckets with captured launches (GPU)."""
+
+    def __init__(self, executable: Executable, *, captures: bool | None = None):
+        self.executable = executable
+        program = executable.program
+        assert program.kv is not None, "a program without KV layout serves no sequences"
+        self.page_size = program.kv.page_size
+        self.num_pages = executable.sizes["pages"]
+        self.vocab_size = int(program.buffers[program.outputs[0]].type.shape[-1])
+        symbols = program.symbols
+        self._limits = {name: symbols[name].hi for name in ("t", "seqs", "width", "rows")}
+        self._inputs = program.inputs
+        self._captures = executable.device.kind != "cpu" if captures is None else captures
+        self._prepared: dict[Sizes, Prepared] = {}
+
+    def run(self, work: Sequence[Work]) -> StepResult:
+        """Compute the next tokens of `work`."""
+        least = sizes_of(work, self.page_size)
+        sizes = self.bucket(least) if self._captures else self._widened(least)
+        batch = make_batch(work, self.page_size, sizes)
+        if self._captures and sizes.tokens <= MAX_CAPTURED_TOKENS:
+            return self._replay(batch)
+        arrays = [batch.arrays[name] for name in self._inputs]
+        logits, tokens = self.executable(*arrays)[:2]
+        return StepResult(batch, tokens.numpy, logits.numpy)
+
+    def _replay(self, batch: Batch) -> StepResult:
+        prepared = self._prepared.get(batch.sizes)
+        if prepared is None:
+            shapes = [batch.arrays[name].shape for name in self._inputs]
+            prepared = self._prepared[batch.sizes] = Prepared(self.executable, shapes)
+        prepared.run(batch.arrays)
+        return StepResult(batch, lambda: prepared.output(1), lambda: prepared.output(0))
+
+    def _widened(self, least: Sizes) -> Sizes:
+        width = -(-least.width // WIDTH_STEP) * WIDTH_STEP
+        return Sizes(least.tokens, least.seqs, self._cap("width", width), least.rows)
+
+    def bucket(self, least: Sizes) -> Sizes:
+        """The padded sizes that a batch of these sizes runs at."""
+        seqs = self._cap("seqs", round_up(least.seqs, SEQ_BUCKETS))
+        # a pure decode step stays one: as many tokens as sequences
+        is_decode = least.tokens == least.seqs
+        tokens = seqs if is_decode else self._cap("t", round_up(least.tokens, TOKEN_BUCKETS))
+        rows = self._cap("rows", seqs)
+        width = self._cap("width", round_up(least.width, WIDTH_BUCKETS))
+        return Sizes(tokens, seqs, width, rows)
+
+    def warm_up(self, decode_batches: Iterable[int]) -> None:
+        """Capture the decode steps of these batch sizes now, so that no request waits for it."""
+        for seqs in decode_batches:
+            sizes = self.bucket(Sizes(seqs, seqs, 1, seqs))
+            batch = make_batch([], self.page_size, sizes)
+            self._replay(batch)
+
+    def _cap(self, name: str, value: int) -> int:
+        limit = self._limits[name]
+        return value if limit is None else min(value, limit)
+
+
+@lru_cache(maxsize=4096)
+def round_up(value: int, buckets: tuple[int, ...]) -> int:
+    """The least bucket that holds `value`; multiples of the last one above it."""
+    for bucket in buckets:
+        if value <= bucket:
+            return bucket
+    return -(-value // buckets[-1]) * buckets[-1]

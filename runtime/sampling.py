@@ -1,0 +1,157 @@
+"""SamplingParams: how tokens are chosen and when a request ends, under vLLM's names."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+from ..ir.errors import RequestError
+
+MAX_TEXTS = 16  # stop strings a request may have
+MAX_CHOICES = 128  # n
+MAX_LOGPROBS = 20
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Parameters of one request. RequestError names a value out of range or a name unknown here.
+
+    temperature 0 is greedy: the likeliest token. top_k 0 or -1 and top_p 1 cut nothing. seed None
+    lets the engine choose. stop strings and stop_token_ids end a sequence, as do the model's own
+    end tokens unless ignore_eos. max_tokens None is as many as the context holds. logprobs k gives
+    the log-probabilities of the k likeliest tokens and of the chosen one.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+
+    def __new__(cls, *args: Any, **named: Any):
+        known = [f.name for f in fields(cls)]
+        unknown = [name for name in named if name not in known]
+        if unknown:
+            raise RequestError(
+                f"sampling parameter {', '.join(unknown)} is not supported",
+                facts=f"supported: {', '.join(known)}",
+                fix="leave it out",
+            )
+        return super().__new__(cls)
+
+    def __post_init__(self):
+        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731  # frozen
+        stop = self.stop
+        put("stop", () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop))
+        put("stop_token_ids", tuple(self.stop_token_ids or ()))
+        if self.top_k == -1:
+            put("top_k", 0)
+        if self.logit_bias is not None:
+            put("logit_bias", {int(k): float(v) for k, v in self.logit_bias.items()})
+        if self.allowed_token_ids is not None:
+            put("allowed_token_ids", tuple(self.allowed_token_ids))
+        problems = list(self._problems())
+        if problems:
+            raise RequestError("bad sampling parameters", facts="\n".join(problems))
+
+    def _problems(self):
+        yield from _integers(self, n=(1, MAX_CHOICES), top_k=(0, None), min_tokens=(0, None))
+        if self.max_tokens is not None:
+            yield from _integers(self, max_tokens=(1, None))
+        if self.seed is not None:
+            yield from _integers(self, seed=(-(2**63), 2**63 - 1))
+        if self.logprobs is not None:
+            yield from _integers(self, logprobs=(0, MAX_LOGPROBS))
+        yield from _reals(
+            self,
+            temperature=(0.0, 100.0),
+            top_p=(0.0, 1.0),
+            min_p=(0.0, 1.0),
+            presence_penalty=(-2.0, 2.0),
+            frequency_penalty=(-2.0, 2.0),
+            repetition_penalty=(0.0, 100.0),
+        )
+        for name in ("top_p", "repetition_penalty"):
+            if getattr(self, name) == 0:
+                yield f"{name} is 0, must be above 0"
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                yield f"{name} is {getattr(self, name)!r}, must be True or False"
+        if len(self.stop) > MAX_TEXTS:
+            yield f"stop has {len(self.stop)} strings, at most {MAX_TEXTS} are allowed"
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                yield f"stop has {text!r}, must be strings that are not empty"
+        for token in (*self.stop_token_ids, *(self.allowed_token_ids or ())):
+            if not _is_integer(token) or token < 0:
+                yield f"{token!r} is not a token's number"
+        if self.allowed_token_ids == ():
+            yield "allowed_token_ids is empty: no token could be chosen"
+        if not _is_ordered(self.min_tokens, self.max_tokens):
+            yield f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}"
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken, so that nothing is drawn."""
+        return self.temperature == 0
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether choosing a token needs the logits, and not the likeliest token alone."""
+        return (
+            not self.is_greedy
+            or self.logprobs is not None
+            or self.min_tokens > 0
+            or self.changes_logits
+        )
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether penalties, biases or a list of allowed tokens alter the logits."""
+        return (
+            self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or self.repetition_penalty != 1
+            or bool(self.logit_bias)
+            or self.allowed_token_ids is not None
+        )
+
+
+def _is_ordered(low: Any, high: Any) -> bool:
+    """Whether low <= high, where both are numbers at all."""
+    return not (_is_integer(low) and _is_integer(high)) or low <= high
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _integers(params: SamplingParams, **ranges: tuple[int, int | None]):
+    for name, (low, high) in ranges.items():
+        value = getattr(params, name)
+        top = "" if high is None else f" to {high}"
+        if not _is_integer(value) or value < low or (high is not None and value > high):
+            yield f"{name} is {value!r}, must be a whole number from {low}{top}"
+
+
+def _reals(params: SamplingParams, **ranges: tuple[float, float]):
+    for name, (low, high) in ranges.items():
+        value = getattr(params, name)
+        is_real = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_real or not math.isfinite(value) or not low <= value <= high:
+            yield f"{name} is {value!r}, must be a number from {low:g} to {high:g}"

@@ -1,0 +1,70 @@
+"""A sequence: one prompt and what has been generated for it so far."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..ir.errors import TilewrightError
+from .detokenizer import TextStream
+from .sampling import SamplingParams
+
+
+class Status(Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Tokens, the pages that hold their keys and values, and how far those are computed.
+
+    tokens of one sequence
+    [0, num_computed)        keys and values are in the pages
+    [num_computed, length)   to be computed; the last of them gives the next token
+    """
+
+    id: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    tokens: list[int] = field(default_factory=list)  # prompt and output
+    pages: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    status: Status = Status.WAITING
+    finish_reason: str | None = None  # stop | length | abort | error
+    stop_reason: int | str | None = None  # the stop token or string, None for an end-of-text token
+    error: TilewrightError | None = None
+    num_preemptions: int = 0
+    cumulative_logprob: float = 0.0
+    logprobs: list[dict[int, float]] = field(default_factory=list)
+    text: TextStream | None = None
+    first_token_seconds: float | None = None  # from arrival
+
+    def __post_init__(self):
+        self.tokens = list(self.prompt)
+
+    @property
+    def length(self) -> int:
+        """Tokens so far, prompt and output."""
+        return len(self.tokens)
+
+    @property
+    def output(self) -> list[int]:
+        """The generated tokens."""
+        return self.tokens[len(self.prompt) :]
+
+    @property
+    def num_output(self) -> int:
+        """How many tokens have been generated."""
+        return len(self.tokens) - len(self.prompt)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens without keys and values: more than one means prefill."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is Status.FINISHED

@@ -1,0 +1,81 @@
+"""Weights into the memory of a device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import ShapeError
+from ..ir.program import ALIGNMENT, Buffer, Program
+from .array import Array
+from .device import Device
+from .dlpack import CPU, View, view_of
+
+
+def place_weights(program: Program, weights: Mapping[str, Any], device: Device) -> dict[str, Array]:
+    """An array on `device` for each weight of the program.
+
+    Memory of the device that is dense and aligned is used as it is, anything else copied, one
+    weight at a time. ShapeError lists every weight that is missing or does not fit.
+    """
+    missing = [b.name for b in program.weights if b.name not in weights]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+        raise ShapeError(
+            f"{len(missing)} of {len(program.weights)} weights are missing",
+            where=program.name,
+            facts=f"no array for {shown}; there are {len(weights)} arrays",
+            fix="pass the weights that the program was compiled with",
+        )
+    placed, problems = {}, []
+    for buffer in program.weights:
+        array = weights[buffer.name]
+        view = view_of(array)
+        problem = _problem(view, buffer)
+        if problem:
+            problems.append(problem)
+        elif not problems:  # nothing is copied once one is known to be wrong
+            placed[buffer.name] = _place(view, buffer, device)
+    if problems:
+        raise ShapeError(
+            f"{len(problems)} weights do not fit the program",
+            where=program.name,
+            facts="\n".join(problems[:10]),
+            fix="pass the weights that the program was compiled with",
+        )
+    return placed
+
+
+def _problem(view: View, buffer: Buffer) -> str | None:
+    said = f"{buffer.name} is {view.dtype}{list(view.shape)}"
+    if view.dtype is not buffer.type.dtype:
+        return f"{said}, must be {buffer.type}"
+    if buffer.layout == "plain" and view.shape != buffer.type.shape:
+        return f"{said}, must be {buffer.type}"
+    # a packed weight may be padded and of another rank, but is never smaller
+    needed = buffer.type.numel
+    if isinstance(needed, int) and int(np.prod(view.shape, dtype=np.int64)) < needed:
+        return f"{said}, must hold the {needed} elements of {buffer.type} as {buffer.layout}"
+    return None
+
+
+def _place(view: View, buffer: Buffer, device: Device) -> Array:
+    dtype = view.dtype
+    if view.device == device.dlpack_device and view.strides is None:
+        if view.device != CPU:
+            return Array(view.shape, dtype, device=device, memory=_Borrowed(view))
+        if view.address % ALIGNMENT == 0:
+            return Array(view.shape, dtype, view.numpy())
+    host = np.ascontiguousarray(view.numpy()).reshape(view.shape)
+    memory = device.allocate(host.nbytes, f"weight {buffer.name}")
+    device.upload(memory, host)
+    return Array.over(memory, view.shape, dtype, device)
+
+
+class _Borrowed:
+    """Memory of somebody else's array on a device."""
+
+    def __init__(self, view: View):
+        self._view = view
+        self.address = view.address
+        self.nbytes = int(np.prod(view.shape, dtype=np.int64)) * view.dtype.nbytes

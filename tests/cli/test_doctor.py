@@ -1,0 +1,79 @@
+"""`tilewright doctor`: its facts are this machine's, and what is missing is named."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from tilewright.cli import doctor, machine
+
+NO_GPU = machine.Gpus((), None, "no NVIDIA driver")
+ONE_GPU = machine.Gpus((machine.Gpu("NVIDIA H200", "sm_90", 1 << 37),), "13.0", None)
+
+
+def test_json_holds_the_facts(tilewright):
+    done = tilewright("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["libraries"]["numpy"] == np.__version__
+    assert 1 <= facts["cpu"]["cores"] <= os.cpu_count()
+    assert 0 < facts["memory"]["available_bytes"] <= facts["memory"]["total_bytes"]
+    assert "cpu" in facts["targets"]
+    assert bool(facts["gpus"]) != bool(facts["no_gpu_because"])
+
+
+def test_text_has_a_line_for_each_fact(tilewright):
+    done = tilewright("doctor")
+    assert done.returncode == 0, done.stderr
+    labels = [line.split("  ")[0] for line in done.stdout.splitlines()]
+    for label in ["cpu", "memory", "compiler", "gpu", "torch", "triton", "cuda-core", "targets"]:
+        assert label in labels
+
+
+def test_without_a_compiler_nothing_can_be_compiled(tilewright, tmp_path):
+    done = tilewright("doctor", env={"PATH": str(tmp_path)})
+    if "gpu         none" in done.stdout:
+        assert done.returncode == 1
+        assert "targets" in done.stdout
+    assert "no C++ compiler: install g++ (or set TILEWRIGHT_CXX)" in done.stdout
+
+
+def test_verdict():
+    libraries = {"triton": "3.9.0", "cuda-core": "1.2.2"}
+    compilers = [{"path": "/usr/bin/g++", "version": "g++ 12"}]
+    assert doctor.verdict(compilers, NO_GPU, libraries) == (["cpu"], [])
+    assert doctor.verdict(compilers, ONE_GPU, libraries) == (["cpu", "cuda:sm_90"], [])
+    targets, problems = doctor.verdict([], ONE_GPU, {"triton": None, "cuda-core": None})
+    assert targets == []
+    assert problems[1] == "NVIDIA H200: install tilewright[gpu], triton and cuda-core missing"
+
+
+@pytest.mark.parametrize(
+    ("arch", "target"),
+    [("sm_90", "sm_90"), ("sm_86", "sm_80"), ("sm_103", "sm_100"), ("sm_75", None)],
+)
+def test_the_target_of_a_gpu(monkeypatch, arch, target):
+    gpus = machine.Gpus((machine.Gpu("a GPU", arch, 1 << 30),), "13.0", None)
+    monkeypatch.setattr(machine, "nvidia_gpus", lambda: gpus)
+    assert machine.gpu_target() == target
+
+
+def test_no_gpu_has_no_target(monkeypatch):
+    monkeypatch.setattr(machine, "nvidia_gpus", lambda: NO_GPU)
+    assert machine.gpu_target() is None
+
+
+def test_a_containers_limit_counts(monkeypatch):
+    files = {"/proc/meminfo": ["MemTotal:  1000 kB"], "/sys/fs/cgroup/memory.max": ["512000"]}
+    monkeypatch.setattr(machine, "_lines", lambda path: files.get(path, []))
+    assert machine.memory()[0] == 512000
+    files["/sys/fs/cgroup/memory.max"] = ["max"]
+    assert machine.memory()[0] == 1024000
+
+
+def test_isa_and_name_are_read_off_cpuinfo(monkeypatch):
+    lines = ["model name\t: Some CPU", "flags\t\t: fpu avx avx2 fma avx512f amx_bf16 hypervisor"]
+    monkeypatch.setattr(machine, "_lines", lambda path: lines)
+    assert machine.cpu_name() == "Some CPU"
+    assert machine.isa() == ("avx", "fma", "avx2", "avx512f", "amx_bf16")

@@ -1,0 +1,47 @@
+"""Runs emitted kernels under Triton's interpreter; started by interpret.py, one a test file.
+
+A request is a line of JSON: the source's path, the kernel's name, the grid and the arguments, a path
+of a .npy file each or an integer. Arrays are written back in place. The answer is one line.
+"""
+
+import importlib.util
+import json
+import sys
+import traceback
+
+import numpy as np
+import torch
+
+torch.set_num_threads(1)
+TORCH = {"bf16": torch.bfloat16}
+
+
+def load(path, dtype):
+    array = torch.from_numpy(np.load(path))
+    return array.view(TORCH[dtype]) if dtype in TORCH else array
+
+
+def serve(request):
+    spec = importlib.util.spec_from_file_location("emitted", request["source"])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    arguments, arrays = [], []
+    for item in request["arguments"]:
+        if isinstance(item, int):
+            arguments.append(item)
+        else:
+            tensor = load(*item)
+            arguments.append(tensor)
+            arrays.append((item[0], tensor, item[1]))
+    getattr(module, request["name"])[tuple(request["grid"])](*arguments)
+    for path, tensor, dtype in arrays:
+        np.save(path, (tensor.view(torch.int16) if dtype in TORCH else tensor).numpy())
+
+
+for line in sys.stdin:
+    try:
+        serve(json.loads(line))
+        answer = {"ok": True}
+    except Exception:
+        answer = {"ok": False, "error": traceback.format_exc()}
+    print(json.dumps(answer), flush=True)

@@ -1,0 +1,59 @@
+"""What every test shares: options, the seeded generator, and which devices are here."""
+
+import ctypes
+import os
+import zlib
+
+import numpy as np
+import pytest
+
+# Verify the graph after each pass, unless the run asks for more or for less.
+os.environ.setdefault("TILEWRIGHT_CHECK", "1")
+# No test may reach for a model hub: it would hang where there is no network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write what was produced over the expected text of each golden test",
+    )
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether a CUDA driver is installed and sees a device; imports nothing heavy."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return (
+        cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if any(item.get_closest_marker("gpu") for item in items) and not has_nvidia_gpu():
+        skip = pytest.mark.skip(reason="no NVIDIA GPU on this machine")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(skip)
+    if "perf" not in config.option.markexpr:
+        perf = [item for item in items if item.get_closest_marker("perf")]
+        if perf:
+            config.hook.pytest_deselected(items=perf)
+            items[:] = [item for item in items if not item.get_closest_marker("perf")]
+
+
+@pytest.fixture
+def update_golden(request) -> bool:
+    """True when the run is to rewrite expected texts."""
+    return request.config.getoption("--update-golden")
+
+
+@pytest.fixture
+def rng(request) -> np.random.Generator:
+    """A generator seeded by the test's own name: the same numbers whatever else runs before it."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))

@@ -1,0 +1,74 @@
+"""The documentation says what the code does: generated parts are current, links lead somewhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from tilewright.ir.parse import parse_graph
+from tilewright.ir.text import print_graph
+from tilewright.ir.types import DTYPES
+from tilewright.ir.verify import verify
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_current(generate):
+    stale = [path.name for path, text in generate.pages().items() if path.read_text() != text]
+    assert not stale, f"run `make docs`: {stale} differ from the code"
+
+
+def test_first_sentence(generate, tmp_path):
+    python = tmp_path / "a.py"
+    python.write_text('"""One thing, `a.b` say. Another.\n\nMore."""\n')
+    assert generate.first_sentence(python) == "One thing, `a.b` say."
+    header = tmp_path / "a.h"
+    header.write_text("// Vectors of floats,\n// portable.\n#pragma once\n")
+    assert generate.first_sentence(header) == "Vectors of floats, portable."
+    silent = tmp_path / "b.py"
+    silent.write_text("x = 1\n")
+    with pytest.raises(AssertionError, match="begin with a sentence on what the file is"):
+        generate.first_sentence(silent)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_and_paths_lead_somewhere(page):
+    """Relative links, and paths in code quotes that begin with one of our folders."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
+    missing = [
+        link for link in links if link and "://" not in link and not (page.parent / link).exists()
+    ]
+    quoted = re.findall(r"`((?:ir|frontend|passes|codegen|runtime|cli|tests|docs)/[\w./]*)`", text)
+    missing += [path for path in quoted if not (ROOT / path).exists()]
+    assert not missing, f"{page.name} speaks of {missing}"
+
+
+def test_graphs_in_the_documentation_are_graphs():
+    """Each ```ir block parses, verifies, and prints as it stands there."""
+    blocks = [
+        (page.name, block)
+        for page in PAGES
+        for block in re.findall(r"```ir\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    ]
+    assert blocks
+    for name, block in blocks:
+        graph = parse_graph(block, path=name)
+        verify(graph)
+        assert print_graph(graph) == block
+
+
+def test_the_page_on_text_names_every_dtype():
+    page = (ROOT / "docs" / "ir.md").read_text()
+    listed = re.search(r"Dtypes: ([\w\s]+)\.", page)[1].split()
+    assert listed == list(DTYPES)
