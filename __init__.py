@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 # public name -> the module that defines it
 _HOMES = {
-    "compile": "cli.driver",
+    "compile": "cli.module",
     "load": "cli.driver",
     "LLM": "cli.driver",
     "SamplingParams": "runtime.sampling",
@@ -40,7 +40,8 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]  # resolved by __getattr__
 
 if TYPE_CHECKING:
-    from .cli.driver import LLM, compile, load
+    from .cli.driver import LLM, load
+    from .cli.module import compile
     from .ir.errors import (
         ArtifactError,
         BuildError,

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..runtime.cpu import usable_cores
 from . import machine
 from .console import human_bytes, print_json
 
@@ -25,6 +24,8 @@ def doctor(
 
 def collect() -> dict:
     """All facts as plain data, the shape of `--json`."""
+    from ..runtime.cpu import usable_cores  # loads NumPy, which help texts do without
+
     total, available = machine.memory()
     gpus = machine.nvidia_gpus()
     compilers = [{"path": item.path, "version": item.version} for item in machine.compilers()]

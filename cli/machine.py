@@ -11,8 +11,6 @@ from importlib import metadata
 from pathlib import Path
 
 from ..ir import switches
-from ..ir.target import TARGETS
-from ..runtime.cpu import available_bytes
 
 # Instruction sets that change what the C++ compiler makes of our kernels, narrow to wide.
 ISA_FLAGS = ("sse4_2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16")
@@ -69,6 +67,8 @@ def isa() -> tuple[str, ...]:
 
 def memory() -> tuple[int, int]:
     """(total, available) bytes; a container's limit counts where it is lower."""
+    from ..runtime.cpu import available_bytes  # loads NumPy, which help texts do without
+
     total = 0
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemTotal:"):
@@ -125,6 +125,8 @@ def gpu_target() -> str | None:
 
     Code for sm_80 also runs on sm_86: the same major version, and a minor that is not lower.
     """
+    from ..ir.target import TARGETS
+
     gpus = nvidia_gpus().found
     if not gpus:
         return None

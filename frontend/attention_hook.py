@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-NAME = "tilewright"  # the attention implementation that a captured model's config names
+# names under which transformers knows our attention implementations
+NAME = "tilewright"
+DENSE = "tilewright_dense"
 
 
 class HookDeclined(Exception):
@@ -50,8 +52,19 @@ def _fake_attention(
 # Keywords that do not change what is computed here: positions of a cache we do not have, and
 # bookkeeping. Anything else that is set must be one the hook understands.
 _IGNORED = frozenset(
-    "position_ids cache_position use_cache output_attentions output_hidden_states return_dict"
-    " logits_to_keep training past_key_values is_training position_embeddings".split()
+    [
+        "position_ids",
+        "cache_position",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "logits_to_keep",
+        "training",
+        "past_key_values",
+        "is_training",
+        "position_embeddings",
+    ]
 )
 
 
@@ -88,6 +101,41 @@ def attention(
     return result.transpose(1, 2), None
 
 
+def dense_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention with the mask as a tensor, for masks without a description.
+
+    Like transformers' own `sdpa` function, but without its branch on the number of queries (which
+    would rule out a single one), and it does not overlook options that it does not know.
+    """
+    unknown = [name for name, x in others.items() if x is not None and name not in _IGNORED]
+    if unknown:
+        raise HookDeclined(f"{type(module).__name__} passes {', '.join(sorted(unknown))}")
+    if dropout:
+        raise HookDeclined(f"{type(module).__name__} applies dropout to attention")
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    result = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        is_causal=bool(causal) and attention_mask is None,
+        scale=scaling,
+        enable_gqa=True,
+    )
+    return result.transpose(1, 2), None
+
+
 def describe_mask(
     *args: Any, mask_function: Callable[..., Any] | None = None, **kwargs: Any
 ) -> MaskMark:
@@ -117,26 +165,24 @@ def _read_rule(rule: Any) -> tuple[list[int], bool]:
     raise HookDeclined(f"the mask rule {getattr(rule, '__qualname__', rule)} is not known")
 
 
-@contextmanager
-def hooked(model: Any, name: str = NAME) -> Iterator[None]:
-    """The model with our attention; its own implementation is put back on leaving.
-
-    Raises `HookDeclined` for a model class that does not let its attention be replaced.
-    """
+def register() -> None:
+    """Make our two implementations known to transformers."""
     from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
 
-    AttentionInterface.register(name, attention)
-    AttentionMaskInterface.register(name, describe_mask)
-    with written_out(model, name):
-        yield
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, describe_mask)
+    AttentionInterface.register(DENSE, dense_attention)
+    AttentionMaskInterface.register(DENSE, sdpa_mask)
 
 
 @contextmanager
-def written_out(model: Any, name: str) -> Iterator[None]:
+def implementation(model: Any, name: str) -> Iterator[None]:
     """The model with attention implementation `name`; every config is put back on leaving.
 
-    Raises `HookDeclined` for a model that lacks it.
+    Raises `HookDeclined` for a model that does not let its attention be replaced, or lacks it.
     """
+    register()
     before = [(config, config._attn_implementation) for config in _configs(model)]
     try:
         try:

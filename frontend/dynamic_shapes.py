@@ -76,7 +76,7 @@ def _walk(value: Any, spec: Any, where: str, leaves: list[Axes]) -> Any:
     if isinstance(value, torch.Tensor):
         axes = _tensor_axes(value, spec, where)
         leaves.append(axes)
-        return {axis: _AUTO for axis in axes} or None
+        return dict.fromkeys(axes, _AUTO) or None
     if value is None or pytree._get_node_type(value) not in pytree.SUPPORTED_NODES:
         leaves.append({})
         return None

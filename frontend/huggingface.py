@@ -57,9 +57,7 @@ class CausalLM:
     notes: tuple[str, ...]
 
 
-def capture_causal_lm(
-    model: Any, *, tokenizer: Any = None, dtype: DType | None = None
-) -> CausalLM:
+def capture_causal_lm(model: Any, *, tokenizer: Any = None, dtype: DType | None = None) -> CausalLM:
     """Capture a causal language model.
 
     `model` is a folder, a `.gguf` file, or a transformers module in memory (left as it was found;
@@ -127,10 +125,9 @@ class _Forward(torch.nn.Module):
 def _capture(module: Any) -> tuple[Imported, str, list[str]]:
     """Trace with our attention op, or with attention written out where that cannot be."""
     notes = []
-    for name in (attention_hook.NAME, "sdpa", "eager"):
-        use = attention_hook.hooked if name == attention_hook.NAME else attention_hook.written_out
+    for name in (attention_hook.NAME, attention_hook.DENSE, "sdpa", "eager"):
         try:
-            with use(module, name):
+            with attention_hook.implementation(module, name):
                 imported = _trace(module)
         except Exception as error:
             declined = _declined(error)
@@ -138,7 +135,11 @@ def _capture(module: Any) -> tuple[Imported, str, list[str]]:
                 raise
             notes.append(f"attention {name!r} is not used: {declined}")
             continue
-        return imported, name if name != attention_hook.NAME else "op", notes
+        return (
+            imported,
+            {attention_hook.NAME: "op", attention_hook.DENSE: "sdpa"}.get(name, name),
+            notes,
+        )
     raise UnsupportedModel(
         "the model's attention cannot be traced",
         where=type(module).__name__,

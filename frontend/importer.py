@@ -116,11 +116,11 @@ class Call:
         return promote(tensors, numbers)
 
     def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
-        """x broadcast to shape; x itself when it has that shape."""
+        """X broadcast to shape; x itself when it has that shape."""
         return x if x.shape == tuple(shape) else self.b.broadcast_to(x, shape=tuple(shape))
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        """x under another shape; x itself when it has that shape."""
+        """X under another shape; x itself when it has that shape."""
         return x if x.shape == tuple(shape) else self.b.reshape(x, shape=tuple(shape))
 
     def static(self, dim: Dim, what: str) -> int:
@@ -214,7 +214,9 @@ class Importer:
         call = Call(self.builder, self, node)
         try:
             with self.builder.at(location(node, self.strip)):
-                result = HANDLERS[name](call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
+                result = HANDLERS[name](
+                    call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()}
+                )
         except Declined as reason:
             return self._miss(node, name, str(reason))
         except ShapeError as error:
@@ -323,7 +325,7 @@ def _number(table: SymbolTable, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """fx's immutable containers as tuples, so that handlers meet one kind."""
+    """Fx's immutable containers as tuples, so that handlers meet one kind."""
     if isinstance(value, list | tuple):
         return tuple(_plain(v) for v in value)
     return value

@@ -30,9 +30,8 @@ _CALLS = {
     "CeilDiv": dims.ceildiv,
     "Mod": dims.mod,
     "PythonMod": dims.mod,
-    "Max": dims.maximum,
-    "Min": dims.minimum,
 }
+_EXTREMA = ("Max", "Min")
 
 
 class SymbolTable:
@@ -120,16 +119,26 @@ class SymbolTable:
         if isinstance(expr, sympy.Pow) and isinstance(args[1], int) and args[1] >= 0:
             return dims.product([args[0]] * args[1])
         kind = type(expr).__name__
-        if kind in _CALLS and len(args) >= 2:
-            result = args[0]
-            for arg in args[1:]:
-                result = _CALLS[kind](result, arg)
-            return result
+        if kind in _EXTREMA:
+            return self._extremum(kind, args)
+        if kind in _CALLS and len(args) == 2:
+            return _CALLS[kind](*args)
         raise DimError(
             "a size is not integer arithmetic over the inputs' sizes",
             facts=f"the expression is {expr} ({kind})",
             fix="make the axis it comes from static",
         )
+
+    def _extremum(self, kind: str, args: list[Dim]) -> Dim:
+        """The largest or smallest dim: the one itself where the ranges decide which it is."""
+        facts, result = self.facts, args[0]
+        for arg in args[1:]:
+            low, high = (result, arg) if facts.proved_le(result, arg) else (arg, result)
+            if facts.proved_le(low, high):
+                result = high if kind == "Max" else low
+            else:
+                result = (dims.maximum if kind == "Max" else dims.minimum)(result, arg)
+        return result
 
     # ---- conditions ------------------------------------------------------------------------
 
@@ -143,32 +152,42 @@ class SymbolTable:
         conditions = [
             self.env.replace(guard.expr) for guard in self.env.guards if _is_of_the_module(guard)
         ]
+        # Shapes that only meet where a table is long enough (t and min(t, 256)) show up as a guard
+        # of torch's broadcasting: no condition of its own, but it says which range is meant.
+        hints = [self.env.replace(guard.expr) for guard in self.env.guards]
+        hints = [h for h in hints if isinstance(h, sympy.Eq) and h.atoms(*_extrema())]
         # narrowing for one condition can prove another: a second look costs nothing
-        for condition in conditions:
+        for condition in [*conditions, *hints]:
             if not self._holds(condition):
                 self._narrow(condition)
         open_ones = [c for c in dict.fromkeys(conditions) if not self._holds(c)]
         if open_ones:
             raise DimError(
                 "the module takes other paths at other sizes",
-                facts="assumed while tracing:\n" + "\n".join(f"  {self._text(c)}" for c in open_ones),
+                facts="assumed while tracing:\n"
+                + "\n".join(f"  {self._text(c)}" for c in open_ones),
                 fix="declare ranges for which they hold (dynamic_shapes), or make the axes static",
             )
 
-    def _holds(self, condition: Any, symbols: Mapping[str, Symbol] | None = None) -> bool:
-        facts = Facts(self.symbols if symbols is None else symbols)
+    def _holds_under(self, condition: Any, symbols: Mapping[str, Symbol]) -> bool:
+        """Whether a condition would hold with these ranges."""
+        trial = SymbolTable(self.env)
+        trial.symbols, trial._dims = dict(symbols), self._dims
+        return trial._holds(condition)
+
+    def _holds(self, condition: Any) -> bool:
         if condition in (True, sympy.true):
             return True
         if isinstance(condition, sympy.And):
-            return all(self._holds(part, symbols) for part in condition.args)
+            return all(self._holds(part) for part in condition.args)
         if isinstance(condition, sympy.Or):
-            return any(self._holds(part, symbols) for part in condition.args)
+            return any(self._holds(part) for part in condition.args)
         if not isinstance(condition, sympy.core.relational.Relational):
             return False
-        a, b = self._convert(condition.lhs), self._convert(condition.rhs)
+        facts, a, b = self.facts, self._convert(condition.lhs), self._convert(condition.rhs)
         match condition:
             case sympy.Eq():
-                return facts.proved_eq(a, b) or self._is_multiple(condition, facts)
+                return facts.proved_eq(a, b) or self._is_multiple(condition)
             case sympy.Ne():
                 return facts.proved_ne(a, b)
             case sympy.StrictLessThan():
@@ -181,14 +200,17 @@ class SymbolTable:
                 return facts.proved_le(b, a)
         return False
 
-    def _is_multiple(self, condition: sympy.Eq, facts: Facts) -> bool:
+    def _is_multiple(self, condition: sympy.Eq) -> bool:
         divided = _divisibility(condition)
-        return divided is not None and facts.proved_multiple(self._convert(divided[0]), divided[1])
+        return divided is not None and self.facts.proved_multiple(
+            self._convert(divided[0]), divided[1]
+        )
 
     def _narrow(self, condition: Any) -> None:
         names = sorted(self._symbols_in(condition))
         trials = [self._with_least(names, 2)]
         trials += self._within_bounds(condition, names)
+        trials += self._within_constants(condition, names)
         divided = _divisibility(condition)
         whole = None if divided is None else self._convert(divided[0])
         if len(names) == 1 and whole == dims.symbol(names[0]):
@@ -197,11 +219,12 @@ class SymbolTable:
             lo = max(known.lo, step)
             trials.append({**self.symbols, name: replace(known, multiple=step, lo=lo)})
         for symbols in trials:
-            if self._holds(condition, symbols):
+            if self._holds_under(condition, symbols):
                 changed = [s for s in symbols.values() if s != self.symbols[s.name]]
                 shown = ", ".join(_range_text(s) for s in changed)
                 self.notes.append(f"{shown}: the module branches on {self._text(condition)}")
                 self.symbols = dict(symbols)
+                self._cache.clear()  # some minima are now decided
                 return
 
     def _with_least(self, names: Iterable[str], least: int) -> dict[str, Symbol]:
@@ -230,6 +253,18 @@ class SymbolTable:
             return []
         return [{**self.symbols, name: narrowed}]
 
+    def _within_constants(self, condition: Any, names: list[str]) -> list[dict[str, Symbol]]:
+        """An equation with minima in it: its symbol up to one of the constants it names."""
+        if len(names) != 1 or not isinstance(condition, sympy.Eq):
+            return []
+        known = self.symbols[names[0]]
+        tops = sorted((int(c) for c in condition.atoms(sympy.Integer)), reverse=True)
+        return [
+            {**self.symbols, names[0]: replace(known, hi=top)}
+            for top in tops
+            if known.lo <= top and (known.hi is None or top < known.hi)
+        ]
+
     def _as_nonnegative(self, condition: Any) -> Dim | None:
         """The dim that an inequality says is 0 or more."""
         match condition:
@@ -248,8 +283,16 @@ class SymbolTable:
         return {name for dim in bound for name in dims.symbols_of(dim)}
 
     def _text(self, condition: Any) -> str:
-        text = {s: sympy.Symbol(str(self._dims.get(s.name, s.name))) for s in condition.free_symbols}
+        text = {
+            s: sympy.Symbol(str(self._dims.get(s.name, s.name))) for s in condition.free_symbols
+        }
         return str(condition.xreplace(text))
+
+
+def _extrema() -> tuple[type, type]:
+    from torch.utils._sympy.functions import Max, Min
+
+    return Max, Min
 
 
 def _range_text(symbol: Symbol) -> str:

@@ -18,6 +18,7 @@ from ..ir.errors import DeviceError, DimError, ShapeError
 from ..ir.program import Buffer, Program
 from .array import Array
 from .binding import Binding, Sizes
+from .check_program import check_program
 from .device import Device, Memory, Plan
 from .dlpack import CPU, View, view_of
 from .profile import Profile, StepProfile
@@ -55,6 +56,7 @@ class Executable:
         sizes: Mapping[str, int] | None = None,
         states: Mapping[str, Any] | None = None,
     ):
+        check_program(program)
         self.program, self.device = program, device
         self.sizes = dict(sizes or {})
         self._lock = threading.RLock()

@@ -5,6 +5,7 @@ Several threads may use one LLM: their requests share steps.
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
@@ -35,6 +36,7 @@ class LLM:
         self.default_params = default_params or SamplingParams()
         self._lock = threading.Lock()
         self._num_requests = 0
+        self._dropped: deque[Sequence] = deque()  # of streams that were garbage: see TextDeltas
 
     @property
     def stats(self) -> Stats:
@@ -182,6 +184,8 @@ class LLM:
             raise RequestError(error.what, where=where, facts=error.facts, fix=error.fix) from None
 
     def _step(self) -> None:
+        while self._dropped:
+            self.engine.abort(self._dropped.popleft())
         if self.engine.has_work:  # another thread's step may have finished it all
             self.engine.step()
 
@@ -276,7 +280,9 @@ class TextDeltas:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        # the collector may come in the middle of a step, where the engine must not be touched
+        if not self._sequence.is_finished:
+            self._llm._dropped.append(self._sequence)
 
 
 def _as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:

@@ -10,6 +10,7 @@ from tilewright.ir.parse import parse_graph
 from tilewright.ir.text import print_graph
 from tilewright.ir.types import DTYPES
 from tilewright.ir.verify import verify
+from tilewright.passes import manager, parse_pipeline, run_passes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -72,3 +73,20 @@ def test_the_page_on_text_names_every_dtype():
     page = (ROOT / "docs" / "ir.md").read_text()
     listed = re.search(r"Dtypes: ([\w\s]+)\.", page)[1].split()
     assert listed == list(DTYPES)
+
+
+def test_the_example_of_a_pass_works():
+    """The code of docs/adding_a_pass.md, run as if it were a file of passes/."""
+    page = (ROOT / "docs" / "adding_a_pass.md").read_text()
+    code = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)[1]
+    names = {"__package__": "tilewright.passes", "__name__": "tilewright.passes.fuse_silu"}
+    try:
+        exec(code, names)
+        before = "graph @g\n  input %x : f32[4]\n{{\n{}  return %{}\n}}\n"
+        sigmoid = "  %0 = sigmoid(%x) : f32[4]\n"
+        graph = parse_graph(before.format(sigmoid + "  %1 = mul(%0, %x) : f32[4]\n", 1))
+        result = run_passes(graph, parse_pipeline("fuse-silu"), check=2)
+        assert print_graph(result.graph) == before.format("  %0 = silu(%x) : f32[4]\n", 0)
+        assert result.report.fired == {"fuse-silu: written_out": 1}
+    finally:
+        manager._REGISTRY.pop("fuse-silu", None)

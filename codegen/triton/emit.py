@@ -6,8 +6,9 @@ from ...ir.errors import BuildError
 from ...ir.target import Target
 from ...ir.types import TensorType
 from ..loops import Contract, LoopKernel, PagedAttention, Pointwise, Reduce, Sample
-from .attention import emit_attention
+from .attention import attention_pieces, emit_attention
 from .body import Context, Emitted
+from .choose import prologue_schedule
 from .dot import emit_dot
 from .gemv import emit_gemv
 from .pointwise import emit_pointwise
@@ -22,7 +23,6 @@ from .schedule import (
     ReduceSchedule,
     SampleSchedule,
     Schedule,
-    prologue_schedule,
 )
 
 __all__ = ["Emitted", "emit_kernel", "workspace_types"]
@@ -56,8 +56,6 @@ def workspace_types(kernel: LoopKernel, schedule: Schedule) -> dict[str, TensorT
 
 def _pieces(kernel: LoopKernel, schedule: Schedule) -> tuple[list[Piece], list[Schedule]]:
     if isinstance(schedule, AttentionSchedule):
-        from .attention import attention_pieces
-
         return attention_pieces(kernel, schedule)
     if not isinstance(schedule, DotSchedule):
         return [Piece(kernel)], [schedule]

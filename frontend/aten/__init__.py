@@ -1,6 +1,6 @@
 """The table from ATen operations to ours, one module a family. Importing it fills the table."""
 
-from . import (  # noqa: F401
+from . import (
     activation,
     attention,
     contract,

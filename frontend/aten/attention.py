@@ -78,4 +78,3 @@ def _lower_triangle(call: Call, queries: Dim, keys: Dim) -> Value:
     b = call.b
     row = call.reshape(b.iota(length=queries), (queries, 1))
     return b.le(b.iota(length=keys), row)
-

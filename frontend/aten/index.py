@@ -36,8 +36,10 @@ def _gather(call: Call, x: Value, *rest: Any, sparse_grad: bool = False) -> Valu
 def wrapped(call: Call, index: Value, size: Dim) -> Value:
     """Negative indices counted from the end, as advanced indexing allows them."""
     source = index.node
-    if source is not None and source.op.name == "iota" and call.facts.proved_le(
-        0, source.attrs["start"]
+    if (
+        source is not None
+        and source.op.name == "iota"
+        and call.facts.proved_le(0, source.attrs["start"])
     ):
         return index
     b = call.b

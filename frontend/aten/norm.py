@@ -10,9 +10,8 @@ from ..dtypes import TO_TORCH
 from ..importer import Call, handles
 
 
-
 def _rows(call: Call, x: Value, normalized: tuple[Dim, ...]) -> Value:
-    """x with its normalized axes as one last axis."""
+    """X with its normalized axes as one last axis."""
     if len(normalized) == 1:
         return x
     kept = x.shape[: x.type.rank - len(normalized)]

@@ -212,11 +212,43 @@ def _masked_fill(call: Call, x: Value, mask: Value, value: Operand) -> Value:
 
 # ---- one operand ---------------------------------------------------------------------------
 
-_UNARY = (
-    "exp expm1 log log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid floor ceil round trunc neg abs"
-).split()
+_UNARY = [
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "sin",
+    "cos",
+    "tanh",
+    "erf",
+    "sigmoid",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "neg",
+    "abs",
+]
 # on integers these give floats, the others keep the dtype
-_TO_FLOAT = set("exp expm1 log log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid".split())
+_TO_FLOAT = set(
+    [
+        "exp",
+        "expm1",
+        "log",
+        "log1p",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "sin",
+        "cos",
+        "tanh",
+        "erf",
+        "sigmoid",
+    ]
+)
 _ROUNDING = {"floor", "ceil", "round", "trunc"}
 
 

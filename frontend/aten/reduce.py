@@ -27,9 +27,7 @@ def fold(call: Call, op: str, x: Value, dim: Axes, keepdim: bool) -> Value:
 
 
 @handles("sum.default", "sum.dim_IntList")
-def _sum(
-    call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
-) -> Value:
+def _sum(call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Value:
     return fold(call, "sum", call.value(x, call.dtype), dim, keepdim)
 
 

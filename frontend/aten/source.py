@@ -88,4 +88,3 @@ def _eye(call: Call, *_: Any, **__: Any) -> Value:
     b, (rows, columns) = call.b, call.shape
     row = call.reshape(b.iota(length=rows), (rows, 1))
     return call.value(b.eq(b.iota(length=columns), row), call.dtype)
-

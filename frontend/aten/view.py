@@ -67,7 +67,9 @@ def _t(call: Call, x: Value) -> Value:
 def _movedim(call: Call, x: Value, source: Any, destination: Any) -> Value:
     rank = x.type.rank
     sources = [a % rank for a in (source if isinstance(source, tuple) else (source,))]
-    targets = [a % rank for a in (destination if isinstance(destination, tuple) else (destination,))]
+    targets = [
+        a % rank for a in (destination if isinstance(destination, tuple) else (destination,))
+    ]
     rest = iter(axis for axis in range(rank) if axis not in sources)
     moved = dict(zip(targets, sources))
     return permute(call, x, [moved[i] if i in moved else next(rest) for i in range(rank)])
@@ -233,7 +235,12 @@ def _repeat_interleave(
 
 @handles("constant_pad_nd.default", "pad.default")
 def _pad(
-    call: Call, x: Value, pad: tuple[Dim, ...], *rest: Any, value: Any = None, mode: str = "constant"
+    call: Call,
+    x: Value,
+    pad: tuple[Dim, ...],
+    *rest: Any,
+    value: Any = None,
+    mode: str = "constant",
 ) -> Value:
     # constant_pad_nd(x, pad, value=0); pad(x, pad, mode="constant", value=None)
     for extra in rest:
@@ -304,7 +311,7 @@ def _select_scatter(call: Call, x: Value, source: Value, dim: int, index: Dim) -
 
 
 def spliced(call: Call, x: Value, source: Value, axis: int, first: Dim, last: Dim) -> Value:
-    """x with [first, last) along axis replaced."""
+    """X with [first, last) along axis replaced."""
     source = call.value(source, x.dtype)
     if first == 0 and last == x.shape[axis]:
         return source

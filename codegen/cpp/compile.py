@@ -1,0 +1,169 @@
+"""C++ sources -> one shared library, by the system's compiler."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ...ir import switches
+from ...ir.errors import BuildError
+from ...ir.target import Target
+from .abi import VERSION
+
+_HERE = Path(__file__).resolve().parent
+_SUPPORT = ("driver.cpp", "micro.cpp")  # the same in every library
+_CANDIDATES = ("g++", "clang++", "c++")
+# NaN, infinities, signed zeros and the order of sums are kept; a * b + c may become one operation,
+# and no code relies on floating point exceptions
+FLAGS = (
+    "-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=fast", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
+    "-fno-semantic-interposition", "-fno-plt", "-w",
+)  # fmt: skip
+
+
+def find_compiler() -> str:
+    """The C++ compiler's path: the switch `cxx`, else the first of g++, clang++, c++."""
+    wanted = switches.get("cxx")
+    for name in (wanted,) if wanted else _CANDIDATES:
+        path = shutil.which(name)
+        if path:
+            return path
+    raise BuildError(
+        f"no C++ compiler {wanted!r}" if wanted else "no C++ compiler",
+        facts=f"looked for {wanted or ', '.join(_CANDIDATES)} on PATH",
+        fix="install one (Debian: apt-get install g++), or name one with TILEWRIGHT_CXX",
+    )
+
+
+def flags_for(target: Target) -> tuple[str, ...]:
+    """What the compiler is told for `target`: part of what decides the code."""
+    march = target.march or "native"
+    wide = ("-mprefer-vector-width=512",) if _has_avx512(march) else ()
+    return (*FLAGS, f"-march={march}", *wide, f"-DTW_ABI_VERSION={VERSION}")
+
+
+def compile_library(sources: Sequence[tuple[str, str]], target: Target) -> bytes:
+    """The bytes of a shared library with the kernels `sources`, (name, source) each.
+
+    A kernel's index at run time is its place in `sources`. On failure the sources are kept and
+    BuildError says where, with the compiler's words.
+    """
+    compiler = find_compiler()
+    folder = Path(tempfile.mkdtemp(prefix="tilewright-"))
+    try:
+        library = _build(compiler, folder, sources, target)
+    except BuildError:
+        raise  # the folder stays: the message names it
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    content = library.read_bytes()
+    shutil.rmtree(folder)
+    return content
+
+
+def _build(compiler: str, folder: Path, sources, target: Target) -> Path:
+    for header in sorted(_HERE.glob("*.h")):
+        shutil.copyfile(header, folder / header.name)
+    units = [folder / name for name in _SUPPORT]
+    for unit in units:
+        shutil.copyfile(_HERE / unit.name, unit)
+    table = folder / "table.cpp"
+    table.write_text(kernel_table([name for name, _ in sources]))
+    units.append(table)
+    for name, source in sources:
+        unit = folder / f"{name}.cpp"
+        unit.write_text(source)
+        units.append(unit)
+    flags = flags_for(target)
+    jobs = [(unit, [compiler, *flags, "-c", unit.name, "-o", f"{unit.stem}.o"]) for unit in units]
+    _run_all(folder, jobs)
+    library = folder / "library.so"
+    objects = [f"{unit.stem}.o" for unit in units]
+    link = [compiler, *flags, "-shared", "-o", library.name, *objects, "-lm"]
+    _Runner(folder).run(None, link)
+    return library
+
+
+def _run_all(folder: Path, jobs: Sequence[tuple[Path, list[str]]]) -> None:
+    """Run the commands side by side, the longest sources first; the first failure is raised."""
+    runner = _Runner(folder)
+    ordered = sorted(jobs, key=lambda job: -job[0].stat().st_size)
+    workers = min(len(os.sched_getaffinity(0)), len(jobs))
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for _ in pool.map(lambda job: runner.run(*job), ordered):
+                pass
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            runner.stop()
+            raise
+
+
+class _Runner:
+    """Runs compiler processes, and can end those that still run."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.running: set[subprocess.Popen] = set()
+        self.lock = threading.Lock()
+        self.stopped = False
+
+    def run(self, unit: Path | None, command: list[str]) -> None:
+        """One command; BuildError with its output when it fails."""
+        with self.lock:
+            if self.stopped:
+                return
+            process = subprocess.Popen(
+                command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            self.running.add(process)
+        output, _ = process.communicate()
+        with self.lock:
+            self.running.discard(process)
+        if process.returncode and not self.stopped:
+            source = unit or self.folder
+            words = "\n".join(output.strip().splitlines()[:20])
+            raise BuildError(
+                f"the C++ compiler failed on {unit.name if unit else 'linking'}",
+                where=str(source),
+                facts=f"{' '.join(command[:1])} ended with {process.returncode}:\n{words}",
+                fix=f"run it again in {self.folder}: {' '.join(command)}",
+            )
+
+    def stop(self) -> None:
+        """End what still runs."""
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                process.kill()
+
+
+def kernel_table(names: Sequence[str]) -> str:
+    """The source of the table that maps a kernel's index to its functions."""
+    lines = ['#include "tw.h"', "", 'extern "C" {']
+    for name in names:
+        lines.append(f"void {name}(void* const*, const int64_t*, const TwTeam*);")
+        lines.append(f"void {name}_scratch(const int64_t*, int64_t, int64_t[2]);")
+    lines += ["}", "", "struct TwEntry {", "    const char* name;"]
+    lines += ["    void (*run)(void* const*, const int64_t*, const TwTeam*);"]
+    lines += ["    void (*scratch)(const int64_t*, int64_t, int64_t[2]);", "};", ""]
+    lines.append("extern const TwEntry tw_table[] = {")
+    lines += [f'    {{"{name}", {name}, {name}_scratch}},' for name in names]
+    lines += ["    {nullptr, nullptr, nullptr},", "};"]
+    lines.append(f"extern const int32_t tw_table_size = {len(names)};")
+    return "\n".join(lines) + "\n"
+
+
+def _has_avx512(march: str) -> bool:
+    if march == "native":
+        try:
+            return "avx512f" in Path("/proc/cpuinfo").read_text()
+        except OSError:
+            return False
+    return march in ("x86-64-v4", "znver4", "znver5") or "avx512" in march

@@ -1,0 +1,282 @@
+"""Contractions: a struct with the prologues and the epilogue, run by tw_contract.h.
+
+Accumulators other than f32 (f64 and integers) take a plain loop, one sum after another.
+"""
+
+from ...ir.dim import Dim, floordiv, mod, product, substitute, symbols_of
+from ...ir.errors import BuildError
+from ...ir.types import f32
+from .. import pack
+from ..loops import Apply, Axis, Cast, Contract, Element, Load, LoopKernel, Select
+from . import dims
+from .contract_plain import emit_plain
+from .elements import Scope, stored_type, value_type
+from .pointwise import decode
+from .reduce import buffers, declare_states
+from .scalars import convert
+from .sweep import Sink, buffer_sink, store_sink, sweep
+
+_MICRO = {"bf16": "tw_micro_bf16", "f16": "tw_micro_f16", "f32": "tw_micro_f32"}
+
+
+def contract_headers(part: Contract) -> list[str]:
+    """Headers the part's code includes."""
+    return ["tw_contract.h"]
+
+
+def is_tiled(part: Contract) -> bool:
+    """Whether sums are f32, so that the tiled form applies."""
+    accumulators = {e.dtype for e in (part.x, *part.ws)}
+    return accumulators == {f32}
+
+
+def emit_contract(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
+    """A function that computes the part."""
+    if not is_tiled(part):
+        return emit_plain(kernel, part, name)
+    return _Tiled(kernel, part, name).lines()
+
+
+def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
+    """Statements that raise need[] to what the part wants."""
+    if not is_tiled(part):
+        return []
+    sizes = (product(a.extent for a in part.batch), part.m.extent, part.n.extent, part.k.extent)
+    packed = all(direct_weight(kernel, part, w) is not None for w in part.ws)
+    known = [f"const int64_t {dims.name(s)} = d[{i}];" for i, s in enumerate(kernel.symbols)]
+    call = ", ".join(dims.text(s) for s in sizes)
+    counts = f"{len(part.ws)}, {len(part.stats)}, {str(packed).lower()}"
+    return [
+        "{",
+        *("    " + line for line in known),
+        f"    tw_contract_need({call}, {counts}, nthreads, need);",
+        "}",
+    ]
+
+
+def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, Dim] | None:
+    """(parameter, first panel) when `w` is panels of a packed weight just as they lie."""
+    while isinstance(w, Cast) and w.dtype == f32 and w.arg.dtype == f32:
+        w = w.arg
+    if not isinstance(w, Load) or kernel.params[w.param].layout == "plain" or w.indirect:
+        return None
+    *_, rows, k = kernel.params[w.param].type.shape
+    n_factor = dims.coefficient(w.offset, part.n.name)
+    k_factor = dims.coefficient(w.offset, part.k.name)
+    if (n_factor, k_factor) != (k, 1) or part.k.extent != k:
+        return None
+    start = substitute(w.offset, {part.n.name: 0, part.k.name: 0})
+    padded = rows % pack.PANEL != 0  # then only the first matrix starts where plain rows say
+    if mod(start, pack.PANEL * k) != 0 or (padded and start != 0):
+        return None
+    return w.param, floordiv(start, pack.PANEL * k)
+
+
+def unpack_loads(kernel: LoopKernel, element: Element) -> Element:
+    """Plain offsets of packed weights replaced by where the elements lie."""
+    match element:
+        case Load(param=number) if kernel.params[number].layout != "plain":
+            param = kernel.params[number]
+            shape = param.type.shape
+            index: list[Dim] = []
+            rest = element.offset
+            for extent in reversed(shape[1:]):
+                index.insert(0, mod(rest, extent))
+                rest = floordiv(rest, extent)
+            offset = pack.packed_offset(param.layout, shape, (rest, *index))
+            return Load(number, offset, element.dtype, element.indirect)
+        case Apply():
+            args = tuple(unpack_loads(kernel, a) for a in element.args)
+            return Apply(element.fn, args, element.dtype)
+        case Cast():
+            return Cast(unpack_loads(kernel, element.arg), element.dtype)
+        case Select():
+            then, other = (unpack_loads(kernel, e) for e in (element.then, element.other))
+            return Select(element.lhs, element.rhs, then, other, element.dtype)
+    return element
+
+
+class _Tiled:
+    def __init__(self, kernel: LoopKernel, part: Contract, name: str):
+        self.kernel, self.part, self.name = kernel, part, name
+        self.batch_axes = tuple(a for a in part.batch if a.extent != 1)
+        self.outer = frozenset((*(a.name for a in part.batch), part.m.name))
+        self.axes = self.outer | {part.n.name, part.k.name}
+        self.direct = [direct_weight(kernel, part, w) for w in part.ws]
+        self.packed = all(d is not None for d in self.direct)
+        kinds = {kernel.params[d[0]].type.dtype.name for d in self.direct if d is not None}
+        if self.packed and len(kinds) > 1:
+            raise BuildError(f"weights of one contraction have dtypes {', '.join(sorted(kinds))}")
+        self.micro = _MICRO[kinds.pop()] if self.packed else "tw_micro_f32"
+
+    def lines(self) -> list[str]:
+        body = [*self.fields(), *self.fill(), *self.weights(), *self.finish()]
+        return [
+            f"struct {self.name}_s {{",
+            *("    " + line for line in body),
+            "};",
+            "",
+            f"static void {self.name}(TW_ARGS) {{",
+            f"    {self.name}_s s;",
+            *(f"    {line}" for line in self.setup()),
+            "    tw_contract(s, team);",
+            "}",
+        ]
+
+    def fields(self) -> list[str]:
+        lines = [
+            f"static constexpr int WEIGHTS = {len(self.part.ws)}, STATS = {len(self.part.stats)};",
+            f"static constexpr bool PACKED = {str(self.packed).lower()};",
+            "int64_t batches, M, N, K;",
+        ]
+        for i, param in enumerate(self.kernel.params):
+            const = "" if param.is_written else "const "
+            lines.append(f"{const}{stored_type(param.type)}* p{i};")
+        lines += [f"int64_t {dims.name(s)};" for s in self.kernel.symbols]
+        lines.append(f"TW_INLINE const TwMicro* micro() {{ return {self.micro}; }}")
+        return lines
+
+    def setup(self) -> list[str]:
+        lines = []
+        for i, param in enumerate(self.kernel.params):
+            const = "" if param.is_written else "const "
+            lines.append(f"s.p{i} = ({const}{stored_type(param.type)}*)p[{i}];")
+        for i, symbol in enumerate(self.kernel.symbols):
+            variable = dims.name(symbol)
+            lines.append(f"const int64_t {variable} = s.{variable} = d[{i}];")
+        part = self.part
+        for field, extent in (
+            ("batches", product(a.extent for a in part.batch)),
+            ("M", part.m.extent),
+            ("N", part.n.extent),
+            ("K", part.k.extent),
+        ):
+            lines.append(f"s.{field} = {dims.text(extent)};")
+        return lines
+
+    def batch_lines(self) -> list[str]:
+        units = [f"const int64_t {dims.name(a.name)} = 0;" for a in self.part.batch if a.extent == 1]
+        return units + decode(self.batch_axes, "b")
+
+    def rows(self, scope: Scope, refs=None) -> None:
+        m = dims.name(self.part.m.name)
+        for line in self.batch_lines():
+            scope.write(line)
+        scope.write(f"const int64_t {m} = m0 + r;")
+
+    # ---- prologue ----
+
+    def fill(self) -> list[str]:
+        part, k = self.part, self.part.k.name
+        scope = Scope(self.kernel, self.axes)
+        scope.push(self.outer, hoists=False)
+        self.rows(scope)
+        states = declare_states(scope, part.stats)
+        scope.push(hoists=False)
+        scope.write("const int64_t k1 = tw_lesser(k0 + TW_KB, K);")
+        scope.write("float* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;")
+        sinks, adds = buffers(scope, k, "k0", "k1", part.stats, states)
+        place = f"to[{dims.name(k)}]"
+        sinks.append(buffer_sink(place, part.x, lambda t, e: convert(t, e.dtype, f32)))
+        sweep(scope, k, "k0", "k1", sinks)
+        for add in adds:
+            scope.write(add)
+        body = scope.pop()
+        head = "for (int64_t k0 = 0; k0 < K; k0 += TW_KB) {"
+        for line in (head, *("    " + x for x in body), "}"):
+            scope.write(line)
+        for i, state in enumerate(states):
+            scope.write(f"stat[{i} * mc + r] = (float){state}.get();")
+        return [
+            "void fill(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t mc, float* a,",
+            "          float* stat) const {",
+            "    for (int64_t r = r0; r < r1; ++r) {",
+            *("        " + line for line in scope.pop()),
+            "    }",
+            "}",
+        ]
+
+    def weights(self) -> list[str]:
+        return self.panel_pointers() if self.packed else self.pack()
+
+    def panel_pointers(self) -> list[str]:
+        lines = ["const void* weight(int i, int64_t b, int64_t panel, int64_t k) const {"]
+        lines += ["    " + line for line in self.batch_lines()]
+        for i, (number, first) in enumerate(self.direct):
+            last = i == len(self.direct) - 1
+            test = "" if last else f"if (i == {i}) "
+            line = f"((panel + {dims.text(first)}) * K + k) * TW_PANEL"
+            lines.append(f"    {test}return p{number} + {line};")
+        return [*lines, "}"]
+
+    def pack(self) -> list[str]:
+        lines = [
+            "void pack(int i, int64_t b, int64_t n0, int64_t n1, int64_t k0, int64_t k1,",
+            "          float* out) const {",
+            *("    " + line for line in self.batch_lines()),
+            "    if (n1 - n0 < TW_PANEL)",
+            "        for (int64_t j = 0; j < (k1 - k0) * TW_PANEL; ++j) out[j] = 0;",
+        ]
+        for i, w in enumerate(self.part.ws):
+            lines.append(f"    if (i == {i}) {{")
+            lines += ["        " + line for line in self.pack_one(unpack_loads(self.kernel, w))]
+            lines.append("    }")
+        return [*lines, "}"]
+
+    def pack_one(self, w: Element) -> list[str]:
+        n, k = self.part.n.name, self.part.k.name
+        scope = Scope(self.kernel, self.axes)
+        inner, outer = (n, k) if _unit_axis(w, n) else (k, n)
+        bounds = {n: ("n0", "n1"), k: ("k0", "k1")}
+        batch = frozenset(a.name for a in self.part.batch)
+        scope.push(batch | {outer}, hoists=False)
+        place = f"out[({dims.name(k)} - k0) * TW_PANEL + {dims.name(n)} - n0]"
+        sink = buffer_sink(place, w, lambda t, e: convert(t, e.dtype, f32))
+        sweep(scope, inner, *bounds[inner], [sink])
+        body = scope.pop()
+        variable = dims.name(outer)
+        lo, hi = bounds[outer]
+        head = f"for (int64_t {variable} = {lo}; {variable} < {hi}; ++{variable}) {{"
+        return [head, *("    " + line for line in body), "}"]
+
+    # ---- epilogue ----
+
+    def finish(self) -> list[str]:
+        part = self.part
+        n = part.n.name
+        refs = {
+            f"acc{i}": (f"c{i}[{dims.name(n)}]", self.outer | {n}) for i in range(len(part.ws))
+        }
+        refs |= {
+            s.name: (f"stat[{i} * mc + r]", self.outer) for i, s in enumerate(part.stats)
+        }
+        scope = Scope(self.kernel, self.axes, refs)
+        scope.push(self.outer, hoists=False)
+        self.rows(scope)
+        for i in range(len(part.ws)):
+            scope.write(f"const float* const c{i} = c + {i} * plane + (r - r0) * ldc - n0;")
+        sinks: list[Sink] = [store_sink(s) for s in part.stores]
+        sweep(scope, n, "n0", "n1", sinks)
+        return [
+            "void finish(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0, int64_t n1,",
+            "            const float* c, int64_t plane, int64_t ldc, const float* stat,",
+            "            int64_t mc) const {",
+            "    for (int64_t r = r0; r < r1; ++r) {",
+            *("        " + line for line in scope.pop()),
+            "    }",
+            "}",
+        ]
+
+
+def _unit_axis(element: Element, axis: str) -> bool:
+    """Whether every load steps by one element along `axis`."""
+    match element:
+        case Load():
+            return dims.coefficient(element.offset, axis) in (0, 1)
+        case Apply():
+            return all(_unit_axis(a, axis) for a in element.args)
+        case Cast():
+            return _unit_axis(element.arg, axis)
+        case Select():
+            return _unit_axis(element.then, axis) and _unit_axis(element.other, axis)
+    return True

@@ -1,0 +1,75 @@
+"""Contractions with f64 or integer sums: for each row and column, one sum after another."""
+
+from ...ir.dim import product
+from ..loops import Contract, LoopKernel
+from . import dims
+from .elements import Scope, value_type
+from .pointwise import decode, declarations
+from .reduce import declare_states, reduce_stretches
+from .scalars import convert
+from .sweep import store_sink, sweep
+
+_COLUMNS = 64  # columns of one row that one thread takes at a time
+
+
+def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
+    """A function that computes the part."""
+    from ...ir.types import f64, i32
+
+    dtype = f64 if any(e.dtype == f64 for e in (part.x, *part.ws)) else i32
+    type = value_type(dtype)
+    rows = tuple(a for a in (*part.batch, part.m) if a.extent != 1)
+    outer = frozenset(a.name for a in (*part.batch, part.m))
+    n, k = part.n.name, part.k.name
+    refs = {
+        f"acc{i}": (f"acc{i}[{dims.name(n)} - n0]", outer | {n}) for i in range(len(part.ws))
+    }
+    scope = Scope(kernel, outer | {n, k}, refs)
+    scope.push(outer, hoists=False)
+    for line in decode(rows, "item / blocks"):
+        scope.write(line)
+    columns, extent = dims.text(part.n.extent), dims.text(part.k.extent)
+    scope.write(f"const int64_t n0 = item % blocks * {_COLUMNS};")
+    scope.write(f"const int64_t n1 = tw_lesser(n0 + {_COLUMNS}, {columns});")
+    states = declare_states(scope, part.stats)
+    if states:
+        reduce_stretches(scope, k, "0", extent, part.stats, states)
+    for reduction, state in zip(part.stats, states):
+        scope.write(f"const {value_type(reduction.dtype)} {reduction.name} = {state}.get();")
+        scope.refs[reduction.name] = (reduction.name, outer)
+    for i, w in enumerate(part.ws):
+        scope.write(f"{type} acc{i}[{_COLUMNS}];")
+        scope.push(frozenset((n,)), hoists=False)
+        scope.write(f"{type} total = 0;")
+        scope.push(frozenset((k,)), hoists=False)
+        terms = [convert(scope.emit(e), scope.dtype_of(e), dtype) for e in (part.x, w)]
+        scope.write(f"total += {terms[0]} * {terms[1]};")
+        body = scope.pop()
+        variable = dims.name(k)
+        head = f"for (int64_t {variable} = 0; {variable} < {extent}; ++{variable}) {{"
+        for line in (head, *("    " + x for x in body), "}"):
+            scope.write(line)
+        scope.write(f"acc{i}[{dims.name(n)} - n0] = total;")
+        body = scope.pop()
+        variable = dims.name(n)
+        head = f"for (int64_t {variable} = n0; {variable} < n1; ++{variable}) {{"
+        for line in (head, *("    " + x for x in body), "}"):
+            scope.write(line)
+    sweep(scope, n, "n0", "n1", [store_sink(s) for s in part.stores])
+    return [
+        f"static void {name}(TW_ARGS) {{",
+        *("    " + line for line in declarations(kernel)),
+        *(
+            f"    const int64_t {dims.name(a.name)} = 0;"
+            for a in (*part.batch, part.m)
+            if a.extent == 1
+        ),
+        f"    const int64_t blocks = ({columns} + {_COLUMNS - 1}) / {_COLUMNS};",
+        f"    const int64_t items = {dims.text(product(a.extent for a in rows))} * blocks;",
+        "    const int64_t first = tw_cut(items, team->tid, team->nthreads);",
+        "    const int64_t last = tw_cut(items, team->tid + 1, team->nthreads);",
+        "    for (int64_t item = first; item < last; ++item) {",
+        *("        " + line for line in scope.pop()),
+        "    }",
+        "}",
+    ]

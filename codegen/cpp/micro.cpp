@@ -1,0 +1,99 @@
+// See tw_micro.h.
+#include "tw_micro.h"
+
+namespace {
+
+// A pair of vectors of w: columns [j, j + lanes) and [16 + j, 16 + j + lanes) of a line.
+struct Pair {
+    tw_vf lo, hi;
+};
+
+struct F32 {
+    static constexpr int bytes = 4;
+    TW_INLINE Pair load(const char* row, int j) {
+        const float* w = (const float*)row + j;
+        return {tw_load(w), tw_load(w + 16)};
+    }
+};
+
+struct BF16 {
+    static constexpr int bytes = 2;
+    TW_INLINE Pair load(const char* row, int j) {
+        tw_vu w = *(const tw_vu_any*)(row + 4 * j);
+        return {(tw_vf)(w << 16), (tw_vf)(w & 0xffff0000u)};
+    }
+};
+
+struct F16 {
+    static constexpr int bytes = 2;
+    // tw_from_f16 in vectors; `h` holds a half in its low 16 bits
+    TW_INLINE tw_vf widen(tw_vu h) {
+        tw_vu magnitude = (h & 0x7fffu) << 13, sign = (h & 0x8000u) << 16;
+        tw_vu exponent = magnitude & 0x0f800000u;
+        tw_vu normal = magnitude + (112u << 23), special = magnitude + (224u << 23);
+        tw_vf least = (tw_vf)(tw_vu{} + (113u << 23));
+        tw_vu small = (tw_vu)((tw_vf)(magnitude + (113u << 23)) - least);
+        tw_vu is_special = (tw_vu)(exponent == 0x0f800000u), is_small = (tw_vu)(exponent == 0);
+        tw_vu value = (special & is_special) | (small & is_small) |
+                      (normal & ~is_special & ~is_small);
+        return (tw_vf)(value | sign);
+    }
+    TW_INLINE Pair load(const char* row, int j) {
+        tw_vu w = *(const tw_vu_any*)(row + 4 * j);
+        return {widen(w & 0xffffu), widen(w >> 16)};
+    }
+};
+
+// J pairs of columns at once: few rows on narrow vectors would else wait for their own sums.
+template <class W, int M, int J>
+TW_INLINE void block(const float* a, const char* w, int64_t stride, int64_t count, float* c,
+                     int64_t ldc, int mode, int j0) {
+    tw_vf lo[M][J], hi[M][J];
+    for (int m = 0; m < M; ++m)
+        for (int j = 0; j < J; ++j) {
+            int at = j0 + j * TW_LANES;
+            lo[m][j] = mode == TW_CONTINUE ? tw_load(c + m * ldc + at) : tw_vf{};
+            hi[m][j] = mode == TW_CONTINUE ? tw_load(c + m * ldc + at + 16) : tw_vf{};
+        }
+    for (int64_t k = 0; k < count; ++k) {
+        const char* row = w + k * stride;
+        if (M <= 8) __builtin_prefetch(row + 4096);
+        for (int j = 0; j < J; ++j) {
+            Pair b = W::load(row, j0 + j * TW_LANES);
+            for (int m = 0; m < M; ++m) {
+                lo[m][j] += a[m * TW_KB + k] * b.lo;
+                hi[m][j] += a[m * TW_KB + k] * b.hi;
+            }
+        }
+    }
+    for (int m = 0; m < M; ++m)
+        for (int j = 0; j < J; ++j) {
+            float* to = c + m * ldc + j0 + j * TW_LANES;
+            tw_store(to, mode == TW_ADD ? tw_load(to) + lo[m][j] : lo[m][j]);
+            tw_store(to + 16, mode == TW_ADD ? tw_load(to + 16) + hi[m][j] : hi[m][j]);
+        }
+}
+
+template <class W, int M>
+void micro(const float* a, const void* w, int64_t ldw, int64_t count, float* c, int64_t ldc,
+           int mode) {
+    constexpr int pairs = 16 / TW_LANES;
+    constexpr int J = M <= 3 && pairs >= 2 ? 2 : 1;
+    for (int j = 0; j < pairs; j += J)
+        block<W, M, J>(a, (const char*)w, ldw * W::bytes, count, c, ldc, mode, j * TW_LANES);
+}
+
+}  // namespace
+
+#if TW_ROWS == 12
+#define TW_MICROS(W)                                                                       \
+    {nullptr,     micro<W, 1>, micro<W, 2>,  micro<W, 3>,  micro<W, 4>, micro<W, 5>, micro<W, 6>, \
+     micro<W, 7>, micro<W, 8>, micro<W, 9>, micro<W, 10>, micro<W, 11>, micro<W, 12>}
+#else
+#define TW_MICROS(W) \
+    {nullptr, micro<W, 1>, micro<W, 2>, micro<W, 3>, micro<W, 4>, micro<W, 5>, micro<W, 6>}
+#endif
+
+const TwMicro tw_micro_f32[] = TW_MICROS(F32);
+const TwMicro tw_micro_bf16[] = TW_MICROS(BF16);
+const TwMicro tw_micro_f16[] = TW_MICROS(F16);

@@ -1,0 +1,141 @@
+// How a contraction is cut into tiles. A generated struct S knows the operands and the epilogue:
+//
+//   M, N, K, batches            sizes
+//   WEIGHTS, STATS              how many weights (accumulators), how many statistics a row
+//   PACKED, micro()             weights lie in panels; which inner loops fit their dtype
+//   fill(b, m0, r0, r1, mc, a, stat)      rows r0..r1 of the chunk at m0: x into a, statistics
+//   weight(i, b, panel)         a panel of weight i              (PACKED)
+//   pack(i, b, n0, n1, k0, k1, out)       [k1 - k0][32] of weight i as f32   (otherwise)
+//   finish(b, m0, r0, r1, mc, n0, n1, c, plane, ldc, stat)   the epilogue on a tile of sums
+//
+// x is kept as a[K block][row of the chunk][TW_KB]; a K block of a row is then one short run of
+// memory, and the inner loop finds row m at a fixed distance.
+#pragma once
+#include "tw_math.h"
+#include "tw_micro.h"
+#include "tw_reduce.h"
+
+#define TW_CHUNK 240          // rows of x prepared at a time
+#define TW_GROUP 4            // panels of one tile ...
+#define TW_GROUP_THIN 8       // ... when there are at most TW_ROWS rows
+#define TW_PRIVATE_X 8192     // elements of x up to which each thread prepares its own copy
+
+struct TwContractPlan {
+    int64_t kblocks, panels, chunk, x_floats;
+    bool alone;      // every batch item is one thread's
+    bool private_x;  // every thread has its own x
+
+    TwContractPlan(int64_t batches, int64_t M, int64_t N, int64_t K, int64_t stats,
+                   int64_t nthreads) {
+        kblocks = (K + TW_KB - 1) / TW_KB;
+        panels = (N + TW_PANEL - 1) / TW_PANEL;
+        chunk = M < TW_CHUNK ? M : TW_CHUNK;
+        x_floats = tw_round_up(chunk * kblocks * TW_KB + stats * chunk, 16);
+        alone = batches >= 2 * nthreads;
+        private_x = alone || nthreads == 1 || chunk * K <= TW_PRIVATE_X;
+    }
+    int64_t tile_floats(int64_t weights) const {
+        return weights * tw_greater(chunk * TW_GROUP, TW_ROWS * TW_GROUP_THIN) * TW_PANEL;
+    }
+};
+
+// Enough for any number of threads up to `nthreads`: fewer may be given than were asked for.
+TW_INLINE void tw_contract_need(int64_t batches, int64_t M, int64_t N, int64_t K, int64_t weights,
+                                int64_t stats, bool packed, int64_t nthreads, int64_t need[2]) {
+    TwContractPlan plan(batches, M, N, K, stats, nthreads);
+    bool may_be_alone = batches >= 2;
+    int64_t mine = plan.tile_floats(weights) + (packed ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
+    if (plan.private_x || may_be_alone || nthreads == 1) mine += plan.x_floats;
+    need[0] = tw_greater(need[0], mine * 4);
+    need[1] = tw_greater(need[1], plan.private_x ? 0 : plan.x_floats * 4);
+}
+
+template <class S>
+static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContractPlan& plan,
+                                                       int64_t b, int64_t m0, int64_t mc,
+                                                       int64_t r0, int64_t r1, int64_t p0,
+                                                       int64_t count, const float* a, float* c,
+                                                       float* packed) {
+    const int64_t rows = r1 - r0, blocks = (rows + TW_ROWS - 1) / TW_ROWS;
+    const int64_t ldc = count * TW_PANEL, plane = rows * ldc;
+    const TwMicro* micro = s.micro();
+    for (int i = 0; i < S::WEIGHTS; ++i) {
+        float* sums = c + i * plane;
+        if (plan.kblocks == 0)
+            for (int64_t j = 0; j < plane; ++j) sums[j] = 0;
+        // few rows: a panel from end to end, in the order of memory; many rows: a K block of the
+        // panels stays in cache while all rows pass over it
+        const int64_t outer = S::PACKED && blocks == 1 ? count : 1;
+        for (int64_t o = 0; o < outer; ++o)
+            for (int64_t kb = 0; kb < plan.kblocks; ++kb) {
+                const int64_t k0 = kb * TW_KB, kn = tw_lesser(TW_KB, s.K - k0);
+                const int64_t first = outer == 1 ? 0 : o, last = outer == 1 ? count : o + 1;
+                if (!S::PACKED)
+                    for (int64_t p = first; p < last; ++p) {
+                        int64_t n0 = (p0 + p) * TW_PANEL, n1 = tw_lesser(n0 + TW_PANEL, s.N);
+                        s.pack(i, b, n0, n1, k0, k0 + kn, packed + p * TW_KB * TW_PANEL);
+                    }
+                for (int64_t block = 0; block < blocks; ++block) {
+                    const int64_t r = tw_cut(rows, block, blocks);
+                    const int64_t mr = tw_cut(rows, block + 1, blocks) - r;
+                    const float* x = a + (kb * mc + r0 + r) * TW_KB;
+                    for (int64_t p = first; p < last; ++p) {
+                        const void* w = S::PACKED
+                                            ? s.weight(i, b, p0 + p, k0)
+                                            : (const void*)(packed + p * TW_KB * TW_PANEL);
+                        micro[mr](x, w, TW_PANEL, kn, sums + r * ldc + p * TW_PANEL, ldc,
+                                  kb ? TW_ADD : TW_SET);
+                    }
+                }
+            }
+    }
+    s.finish(b, m0, r0, r1, p0 * TW_PANEL, tw_lesser((p0 + count) * TW_PANEL, s.N), c, plane, ldc,
+             a + plan.kblocks * mc * TW_KB, mc);
+}
+
+template <class S>
+static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
+                              const TwTeam* team, int64_t tid, int64_t nthreads, float* a,
+                              float* tile, float* packed) {
+    const bool shared = !plan.private_x;
+    for (int64_t m0 = 0; m0 < s.M; m0 += plan.chunk) {
+        const int64_t mc = tw_lesser(plan.chunk, s.M - m0);
+        float* stat = a + plan.kblocks * mc * TW_KB;
+        if (shared) {
+            if (m0 || b) tw_barrier(team);  // the chunk before is still being read
+            s.fill(b, m0, tw_cut(mc, tid, nthreads), tw_cut(mc, tid + 1, nthreads), mc, a, stat);
+            tw_barrier(team);
+        } else {
+            s.fill(b, m0, 0, mc, mc, a, stat);
+        }
+        // few panels: rows are shared out too
+        const int64_t wanted = (4 * nthreads + plan.panels - 1) / tw_greater(plan.panels, 1);
+        const int64_t blocks = (mc + TW_ROWS - 1) / TW_ROWS;
+        const int64_t parts = plan.panels >= 4 * nthreads ? 1 : tw_lesser(wanted, blocks);
+        const int64_t last = tw_cut(plan.panels * parts, tid + 1, nthreads);
+        for (int64_t t = tw_cut(plan.panels * parts, tid, nthreads); t < last;) {
+            const int64_t part = t / plan.panels, p0 = t % plan.panels;
+            const int64_t r0 = tw_cut(mc, part, parts), r1 = tw_cut(mc, part + 1, parts);
+            const int64_t group = r1 - r0 <= TW_ROWS ? TW_GROUP_THIN : TW_GROUP;
+            const int64_t count = tw_lesser(tw_lesser(group, last - t), plan.panels - p0);
+            tw_contract_tile(s, plan, b, m0, mc, r0, r1, p0, count, a, tile, packed);
+            t += count;
+        }
+    }
+}
+
+template <class S>
+static void tw_contract(const S& s, const TwTeam* team) {
+    const TwContractPlan plan(s.batches, s.M, s.N, s.K, S::STATS, team->nthreads);
+    float* tile = (float*)team->scratch;
+    float* packed = tile + plan.tile_floats(S::WEIGHTS);
+    float* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
+    float* a = plan.private_x ? own : (float*)team->shared;
+    if (plan.alone)
+        for (int64_t b = tw_cut(s.batches, team->tid, team->nthreads);
+             b < tw_cut(s.batches, team->tid + 1, team->nthreads); ++b)
+            tw_contract_batch(s, plan, b, team, 0, 1, a, tile, packed);
+    else
+        for (int64_t b = 0; b < s.batches; ++b)
+            tw_contract_batch(s, plan, b, team, team->tid, team->nthreads, a, tile, packed);
+}

@@ -1,0 +1,32 @@
+// The inner loops of contractions and attention, compiled once a library.
+//
+//   c[m][0..32) = (mode) sum over k < count of a[m * TW_KB + k] * w[k][0..32)
+//
+// The sum runs over k in order, from zero, in every variant: a row's result does not depend on how
+// many rows are computed beside it.
+#pragma once
+#include "tw.h"
+
+#define TW_KB 256     // products summed from zero before they join a total; row stride of a
+#define TW_PANEL 32   // columns of w side by side
+
+#if TW_LANES == 16 || defined(__aarch64__)
+#define TW_ROWS 12  // 2 accumulators a row of 32 vector registers
+#else
+#define TW_ROWS 6  // ... of 16
+#endif
+
+enum TwMode {
+    TW_SET,      // c = sum
+    TW_ADD,      // c += sum
+    TW_CONTINUE  // the sum starts from c instead of zero
+};
+
+// ldw: elements from one row of w to the next
+typedef void (*TwMicro)(const float* a, const void* w, int64_t ldw, int64_t count, float* c,
+                        int64_t ldc, int mode);
+
+// by number of rows, 1 to TW_ROWS. 16-bit rows of w are interleaved (codegen/pack.py, panel32i).
+extern const TwMicro tw_micro_f32[TW_ROWS + 1];
+extern const TwMicro tw_micro_bf16[TW_ROWS + 1];
+extern const TwMicro tw_micro_f16[TW_ROWS + 1];

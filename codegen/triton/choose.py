@@ -1,0 +1,201 @@
+"""The default schedules of a kernel: an interval table over one size of it.
+
+Every choice depends on the kernel, the target and that size only, so a program built twice is the
+same program. The numbers for sm_90 come from searches on an H200 (benchmarks/gpu_search.py).
+"""
+
+from ...ir.dim import Dim, minimum, product
+from ...ir.facts import Facts
+from ...ir.target import Target
+from ...ir.types import bf16, f16, f32
+from ..loops import Contract, LoopKernel, PagedAttention, Pointwise, Reduce, Sample
+from .elements import axis_facts, loads_of
+from .rewrite import has_prologue
+from .schedule import (
+    AttentionSchedule,
+    DotSchedule,
+    GemvSchedule,
+    PointwiseSchedule,
+    ReduceSchedule,
+    SampleSchedule,
+    Schedule,
+)
+
+Bucket = tuple[int, int | None, Schedule]  # for lo <= size (<= hi when given)
+
+PERSISTENT = 16384  # the longest row that a program holds whole
+MANY = 1 << 30  # added to the select value of attention for steps that are not pure decode
+
+
+def choices(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+    """(size, buckets): which schedule for which values of the size; the buckets cover its range."""
+    facts = axis_facts(kernel, ())
+    part = kernel.parts[0]
+    match part:
+        case Pointwise():
+            return _pointwise(kernel, facts)
+        case Reduce():
+            return 0, [(0, None, reduce_schedule(kernel, part, facts))]
+        case Contract():
+            return _contract(part, facts, target)
+        case PagedAttention():
+            return _attention(kernel, part, facts, target)
+        case Sample():
+            return 0, [(0, None, SampleSchedule())]
+    raise AssertionError(f"no such part: {part}")
+
+
+def prologue_schedule(kernel: LoopKernel) -> Schedule:
+    """For the launch that computes a contraction's x: rows of it, or its elements."""
+    part = kernel.parts[0]
+    if isinstance(part, Reduce):
+        return reduce_schedule(kernel, part, axis_facts(kernel, ()))
+    return PointwiseSchedule()
+
+
+# ---- pointwise and reduce ------------------------------------------------------------------
+
+
+def _pointwise(kernel: LoopKernel, facts: Facts) -> tuple[Dim, list[Bucket]]:
+    total: Dim = 0
+    for part in kernel.parts:
+        assert isinstance(part, Pointwise)
+        total = total + product(a.extent for a in part.axes)
+    # few elements: more programs rather than wide ones
+    table: list[Bucket] = [
+        (0, 1 << 17, PointwiseSchedule(256, 4)),
+        ((1 << 17) + 1, None, PointwiseSchedule(1024, 4)),
+    ]
+    return total, clip(table, facts, total)
+
+
+def reduce_schedule(kernel: LoopKernel, part: Reduce, facts: Facts) -> ReduceSchedule:
+    """One program a long row, several short rows a program."""
+    low, high = facts.bounds(part.axis.extent)
+    is_strided = _is_strided(part)
+    if low == high and high is not None and high <= PERSISTENT:
+        block = power_of_2(high)
+        rows = 1 if block >= 1024 else min(1024 // block, 128)
+        if is_strided:
+            rows = max(rows, min(32, PERSISTENT // block))
+        return ReduceSchedule(rows, block, True, warps(rows * block))
+    if is_strided:
+        return ReduceSchedule(64, 64, False, 4)
+    likely = facts.hint(part.axis.extent)
+    block = min(max(power_of_2(likely), 128), 8192)
+    rows = 1 if block >= 1024 else 4
+    return ReduceSchedule(rows, block, False, warps(rows * block))
+
+
+def _is_strided(part: Reduce) -> bool:
+    """Whether neighbours along the last row axis, not along the axis, lie side by side."""
+    if not part.rows:
+        return False
+    values = [r.value for phase in part.phases for r in phase]
+    loads = [load for value in values for load in loads_of(value)]
+    strides = [(_factor(x.offset, part.rows[-1].name), _factor(x.offset, part.axis.name)) for x in loads]
+    return any(row == 1 and axis not in (0, 1) for row, axis in strides)
+
+
+def _factor(dim: Dim, name: str) -> int:
+    """The constant that multiplies a symbol; 0 where there is none."""
+    if isinstance(dim, int):
+        return 0
+    return next((c for monomial, c in dim.terms if monomial == ((name, 1),)), 0)
+
+
+# ---- contract ------------------------------------------------------------------------------
+
+
+def _contract(part: Contract, facts: Facts, target: Target) -> tuple[Dim, list[Bucket]]:
+    rows = part.m.extent
+    feed = {part.x_dtype, part.w_dtype}
+    if not feed <= {bf16, f16} and not feed <= {bf16, f16, f32}:
+        # float64 and integers: exact in plain arithmetic, and rare
+        return 0, [(0, None, gemv_schedule(part, facts))]
+    prologue = has_prologue(part)
+    if f32 in feed or len(feed) > 1:
+        table: list[Bucket] = [
+            (0, 1, gemv_schedule(part, facts)),
+            (2, 32, DotSchedule(16, 32, 32, True, prologue, num_warps=4, num_stages=3)),
+            (33, None, DotSchedule(64, 64, 32, False, prologue, num_warps=4, num_stages=3)),
+        ]
+    else:
+        table = [
+            (0, 1, gemv_schedule(part, facts)),
+            (2, 16, thin_schedule(part, facts, 16)),
+            (17, 64, thin_schedule(part, facts, 64)),
+            (65, None, tiled_schedule(part, facts, target)),
+        ]
+    return rows, clip(table, facts, rows)
+
+
+def gemv_schedule(part: Contract, facts: Facts) -> GemvSchedule:
+    """One row of x."""
+    k = facts.hint(part.k.extent)
+    bk = min(max(power_of_2(k) // 2, 128), 2048)
+    return GemvSchedule(1, bk, prefetch=4, num_warps=4 if bk >= 1024 else 1)
+
+
+def thin_schedule(part: Contract, facts: Facts, bm: int) -> DotSchedule:
+    """Few rows of x: rows of w on the long side."""
+    n = facts.hint(part.n.extent)
+    bn = 64 if n > 8192 or bm > 16 else 32
+    stages = 4 if len(part.ws) == 1 else 3
+    return DotSchedule(bm, bn, 128, True, has_prologue(part), num_warps=4, num_stages=stages)
+
+
+def tiled_schedule(part: Contract, facts: Facts, target: Target) -> DotSchedule:
+    """Many rows of x."""
+    prologue = has_prologue(part)
+    if target.shared_bytes < 128 * 1024:  # 64 KiB: two stages of smaller tiles
+        return DotSchedule(128, 64, 32, False, prologue, num_warps=4, num_stages=2)
+    bn = 128 if len(part.ws) == 1 else 64
+    return DotSchedule(128, bn, 64, False, prologue, num_warps=8, num_stages=3)
+
+
+# ---- attention -----------------------------------------------------------------------------
+
+
+def _attention(
+    kernel: LoopKernel, part: PagedAttention, facts: Facts, target: Target
+) -> tuple[Dim, list[Bucket]]:
+    """Pure decode (a token a sequence) by the number of sequences; everything else above MANY."""
+    wide = part.head_dim > 128 or kernel.params[part.q].type.dtype.bits > 16
+    keys = 32 if wide else 64
+    group = part.num_heads // part.num_kv_heads
+    stages = 2 if target.shared_bytes >= 128 * 1024 else 1
+    queries = max((64 if wide else 128) // power_of_2(group), 1)
+    table: list[Bucket] = [
+        (0, 8, AttentionSchedule(1, keys, 16, 4, stages)),
+        (9, 64, AttentionSchedule(1, keys, 4, 4, stages)),
+        (65, MANY - 1, AttentionSchedule(1, keys, 1, 4, stages)),
+        (MANY, None, AttentionSchedule(queries, keys, 1, 4 if wide else 8, stages)),
+    ]
+    select = minimum(part.tokens - part.sequences, 1) * MANY + part.sequences
+    if part.tokens == part.sequences:
+        return part.sequences, clip(table[:3], facts, part.sequences)
+    return select, table
+
+
+# ---- shared --------------------------------------------------------------------------------
+
+
+def clip(table: list[Bucket], facts: Facts, size: Dim) -> list[Bucket]:
+    """The buckets that the size can fall into."""
+    low, high = facts.bounds(size)
+    return [
+        (lo, hi, schedule)
+        for lo, hi, schedule in table
+        if (high is None or lo <= high) and (low is None or hi is None or hi >= low)
+    ]
+
+
+def warps(elements: int) -> int:
+    """Eight to sixteen elements a thread."""
+    return min(max(power_of_2(elements) // 512, 1), 16)
+
+
+def power_of_2(n: int) -> int:
+    """The smallest power of two that is n or more."""
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,117 @@
+"""Compute logits for the rows that are wanted, and what only they need for those rows only."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir.builder import Rebuilder
+from ..ir.dim import Dim, Expr, substitute, symbols_of
+from ..ir.errors import PassError
+from ..ir.graph import Graph, Node, Value
+from ..ir.layout import LOGIT_ROWS
+from ..ir.types import f32, i32
+from . import findings
+from .manager import Pass
+from .rewrite import remove_dead
+from .token_axis import TokenFacts, analyse, rows_of
+
+_BOUNDARY = frozenset(("attention", "paged_attention", "kv_append"))
+
+
+@dataclass(frozen=True)
+class NarrowLogits(Pass):
+    """A step needs one row of logits a sequence, a prompt has hundreds.
+
+    The selection of rows goes up from the logits past every op that treats tokens one by one and
+    whose result nobody else reads: past the head, the last MLP, up to the last attention. Adds the
+    input logit_rows, makes the logits f32 [rows, V] and adds their argmax as a second output.
+    """
+
+    name = "narrow-logits"
+    keeps_signature = False
+    max_rows: int | None = None
+    argmax: bool = True
+
+    def run(self, graph: Graph) -> Graph:
+        facts = analyse(graph)
+        axis = facts.axis(graph.outputs[0])
+        if axis is None:
+            raise PassError("narrow-logits: the first output has no token axis")
+        tail = decide(graph, facts)
+        findings.current().fired["narrowed node"] += len(tail)
+        return apply(graph, facts, tail, self.max_rows, self.argmax)
+
+
+def decide(graph: Graph, facts: TokenFacts) -> frozenset[Node]:
+    """Nodes that only the logits need, and that treat tokens one by one."""
+    tail: set[Node] = set()
+    logits = graph.outputs[0]
+    kept = set(graph.updates.values())
+    for node in reversed(graph.nodes):
+        if node.op.name in _BOUNDARY or len(node.results) != 1:
+            continue
+        result = node.results[0]
+        users = graph.uses.get(result, ())
+        wanted = result is logits or bool(users)
+        if wanted and result not in kept and all(u in tail for u in users):
+            if _depends_on_tokens(node, facts):
+                tail.add(node)
+    return frozenset(tail)
+
+
+def _depends_on_tokens(node: Node, facts: TokenFacts) -> bool:
+    return any(_has(d, facts.symbol) for r in node.results for d in r.shape)
+
+
+def _has(dim: Dim, name: str) -> bool:
+    return name in symbols_of(dim)
+
+
+def apply(
+    graph: Graph, facts: TokenFacts, tail: frozenset[Node], max_rows: int | None, argmax: bool
+) -> Graph:
+    """The graph with `tail` over the selected rows."""
+    b = Rebuilder(graph)
+    rows = b.dim("rows", 1, max_rows, hint=1)
+    index = b.input(LOGIT_ROWS, (rows,), i32)
+    to_rows = {facts.symbol: rows}
+    selected: dict[Value, Value] = {}
+
+    def select(value: Value) -> Value:
+        """The wanted rows of a value from above the tail."""
+        axis = facts.axis(value)
+        axis = rows_of(value.shape, facts.symbol) if axis is None else axis
+        if axis is None:
+            return b[value]
+        if value not in selected:
+            selected[value] = b.gather(b[value], index, axis=axis)
+        return selected[value]
+
+    for node in graph.nodes:
+        if node not in tail:
+            b.copy(node)
+            continue
+        with b.at(node.loc):
+            operands = [b[v] if v.node in tail else select(v) for v in node.operands]
+            attrs = {name: _renamed(value, to_rows) for name, value in node.attrs.items()}
+            new = b.node(node.op, operands, attrs)
+        b[node.results[0]] = new.results[0]
+    logits = graph.outputs[0]
+    out = b[logits] if logits.node in tail else select(logits)
+    out = b.reshape(out, shape=(rows, out.shape[-1]))
+    if out.dtype != f32:
+        out = b.cast(out, dtype=f32)
+    outputs = [out, b.argmax(out, axis=-1)] if argmax else [out]
+    if len(graph.outputs) > 1:
+        findings.current().note(f"{len(graph.outputs) - 1} outputs besides the logits dropped")
+    updates = {name: b[v] for name, v in graph.updates.items()}
+    return remove_dead(b.graph(outputs).replace(updates=updates))
+
+
+def _renamed(value: Any, symbols: dict[str, Dim]) -> Any:
+    if isinstance(value, Expr):
+        return substitute(value, symbols)
+    if isinstance(value, tuple):
+        return tuple(_renamed(v, symbols) for v in value)
+    return value
+
+

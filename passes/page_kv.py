@@ -1,0 +1,183 @@
+"""Turn a dense causal language model into one over a paged cache and any mix of sequences."""
+
+from dataclasses import dataclass, replace
+
+from ..ir.builder import Rebuilder
+from ..ir.dim import symbol
+from ..ir.errors import PassError, UnsupportedModel
+from ..ir.graph import Graph, Node, Value
+from ..ir.layout import CONTEXT_LENS, PAGE_TABLE, QUERY_STARTS, SLOTS, KVLayout, LayerKV
+from ..ir.types import DType, i32
+from . import findings
+from .manager import Pass
+from .token_axis import TokenFacts, analyse
+
+NEW_SYMBOLS = ("pages", "seqs", "width")
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One attention node and the pool it gets."""
+
+    node: Node
+    kv: LayerKV
+
+
+@dataclass(frozen=True)
+class PagingPlan:
+    """What `apply` is to do; prints a line a layer."""
+
+    facts: TokenFacts
+    layout: KVLayout
+    layers: tuple[LayerPlan, ...]
+
+    def __str__(self) -> str:
+        lines = [f"pages of {self.layout.page_size} tokens, {self.layout.page_bytes} bytes each"]
+        for layer in self.layers:
+            kv = layer.kv
+            window = f", window {kv.window}" if kv.window is not None else ""
+            lines.append(
+                f"{kv.state}: {kv.num_kv_heads} heads of {kv.head_dim}, {kv.dtype}{window}"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class PageKv(Pass):
+    """Sequences share one program and one pool of pages; no model is written for the engine.
+
+    The proof in `token_axis` comes first: a model that mixes tokens elsewhere is refused.
+    """
+
+    name = "page-kv"
+    keeps_signature = False
+    page_size: int = 16
+    kv_dtype: DType | None = None  # None: the dtype of the model's keys
+    max_tokens: int | None = None  # new tokens a step; None: as captured
+    max_seqs: int | None = None
+    hint_tokens: int | None = None
+
+    def run(self, graph: Graph) -> Graph:
+        facts = analyse(graph)
+        facts.require(graph.name)
+        plan = decide(graph, facts, self.page_size, self.kv_dtype)
+        findings.current().kv = plan.layout
+        for line in str(plan).splitlines():
+            findings.current().note(line)
+        after = apply(graph, plan, self.max_seqs)
+        tokens = after.symbols[facts.symbol]
+        hi = tokens.hi if self.max_tokens is None else self.max_tokens
+        hint = tokens.hint if self.hint_tokens is None else self.hint_tokens
+        narrowed = replace(tokens, lo=1, hi=hi, hint=hint)
+        return after.replace(symbols={**after.symbols, facts.symbol: narrowed})
+
+
+def decide(
+    graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | None
+) -> PagingPlan:
+    """A pool for every attention over tokens. UnsupportedModel lists what has no paged form."""
+    layers: list[LayerPlan] = []
+    problems: list[str] = []
+    for node in graph.nodes:
+        if node.op.name != "attention" or facts.axis(node.operands[1]) is None:
+            continue
+        problem = _unpaged(node)
+        if problem:
+            problems.append(f"attention {len(layers)} ({node.loc or 'no place'}): {problem}")
+            continue
+        k = node.operands[1]
+        kv = LayerKV(
+            f"kv_{len(layers)}", k.shape[-3], k.shape[-1], kv_dtype or k.dtype, node.attrs["window"]
+        )
+        layers.append(LayerPlan(node, kv))
+    if problems:
+        raise UnsupportedModel(
+            "some attention has no paged form",
+            facts="\n".join(problems),
+            fix="compile the model as a plain module: tilewright.compile(module)",
+        )
+    return PagingPlan(facts, KVLayout(page_size, tuple(p.kv for p in layers)), tuple(layers))
+
+
+def _unpaged(node: Node) -> str | None:
+    q, k, v = node.operands[:3]
+    if q.type.rank != 4 or q.shape[0] != 1:
+        return f"q is {q.type}: must be [1, heads, tokens, size]"
+    if k.type != v.type:
+        return f"k is {k.type}, v is {v.type}: pages hold keys and values of one size"
+    if q.shape[-2] != k.shape[-2]:
+        return f"q has {q.shape[-2]} tokens, k has {k.shape[-2]}"
+    if not isinstance(k.shape[-1], int):
+        return f"k is {k.type}: the head size is not known"
+    return None
+
+
+def apply(graph: Graph, plan: PagingPlan, max_seqs: int | None = None) -> Graph:
+    """The paged graph: metadata inputs, a pool a layer, positions instead of token numbers."""
+    taken = [n for n in NEW_SYMBOLS if n in graph.symbols]
+    if taken:
+        raise PassError(f"page-kv: the graph already has symbols {taken}; is it paged already?")
+    b = Rebuilder(graph)
+    t = symbol(plan.facts.symbol)
+    pages = b.dim("pages", hint=64)
+    seqs = b.dim("seqs", 1, max_seqs, hint=1)
+    width = b.dim("width", hint=8)
+    slots = b.input(SLOTS, (t,), i32)
+    table = b.input(PAGE_TABLE, (seqs, width), i32)
+    starts = b.input(QUERY_STARTS, (seqs + 1,), i32)
+    lens = b.input(CONTEXT_LENS, (seqs,), i32)
+    layers = {layer.node: layer.kv for layer in plan.layers}
+    pools = {
+        layer.kv.state: b.state(
+            layer.kv.state,
+            layer.kv.type(pages, plan.layout.page_size).shape,
+            layer.kv.dtype,
+        )
+        for layer in plan.layers
+    }
+    positions = {node for node in plan.facts.positions}
+    for node in graph.nodes:
+        with b.at(node.loc):
+            if node in layers:
+                kv = layers[node]
+                q, k, v = (_tokens_first(b, b[x]) for x in node.operands)
+                pool = b.kv_append(pools[kv.state], k, v, slots)
+                b.updates[kv.state] = pool
+                kept = {name: node.attrs[name] for name in ("scale", "window", "softcap")}
+                out = b.paged_attention(q, pool, table, starts, lens, **kept)
+                b[node.results[0]] = _heads_first(b, out)
+            elif node in positions:
+                b[node.results[0]] = _position(b, graph, node, t)
+            else:
+                b.copy(node)
+    return b.finish()
+
+
+def _tokens_first(b: Rebuilder, x: Value) -> Value:
+    """[1, H, T, D] -> [T, H, D]"""
+    _, heads, tokens, size = x.shape
+    return b.reshape(b.transpose(x, perm=(0, 2, 1, 3)), shape=(tokens, heads, size))
+
+
+def _heads_first(b: Rebuilder, x: Value) -> Value:
+    """[T, H, D] -> [1, H, T, D]"""
+    tokens, heads, size = x.shape
+    return b.transpose(b.reshape(x, shape=(1, tokens, heads, size)), perm=(0, 2, 1, 3))
+
+
+def _position(b: Rebuilder, graph: Graph, node: Node, t) -> Value:
+    """iota over the tokens  ->  their positions in their own sequences"""
+    given = next((v for v in graph.inputs if v.name == "position_ids"), None)
+    if given is None:
+        raise UnsupportedModel(
+            "the model numbers its tokens and has no input position_ids to take the numbers from",
+            where=node.loc or "",
+            fix="capture it with position_ids as an input",
+        )
+    value = b.cast(b.reshape(given, shape=(t,)), dtype=node.attrs["dtype"])
+    dtype = value.dtype
+    if node.attrs["step"] != 1:
+        value = b.mul(value, b.constant(node.attrs["step"], dtype))
+    if node.attrs["start"] != 0:
+        value = b.add(value, b.constant(node.attrs["start"], dtype))
+    return value

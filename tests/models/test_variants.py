@@ -1,0 +1,78 @@
+"""Whole models, from the transformers module to tokens, on the CPU."""
+
+import numpy as np
+import pytest
+import tilewright
+import torch
+from tilewright.runtime.batch import make_batch
+from tilewright.runtime.sampling import SamplingParams
+from tilewright.runtime.scheduler import Work
+from tilewright.runtime.sequence import Sequence
+
+from .tiny import VARIANTS, eager_logits, greedy, make
+
+LENGTHS = [1, 3, 17, 64, 65, 200]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+
+
+@pytest.fixture(scope="module", params=list(VARIANTS))
+def pair(request):
+    model = make(request.param)
+    return model, tilewright.LLM(model, dtype="float32", target="cpu", max_model_len=512)
+
+
+def prompts(lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(3, 320, n).tolist() for n in lengths]
+
+
+def all_logits(llm, tokens):
+    """Logits of every position: the program asked for each row of one prefill."""
+    page_size = llm.engine.runner.page_size
+    pages = -(-len(tokens) // page_size)
+    sequence = Sequence(0, tuple(tokens), GREEDY, 0, pages=list(range(pages)))
+    batch = make_batch([Work(sequence, len(tokens))], page_size)
+    arrays = {**batch.arrays, "logit_rows": np.arange(len(tokens), dtype=np.int32)}
+    executable = llm.engine.runner.executable
+    return executable(*(arrays[name] for name in executable.program.inputs))[0].numpy()
+
+
+@pytest.mark.parametrize("length", [1, 33, 130])
+def test_logits_against_float64(pair, length):
+    model, llm = pair
+    (tokens,) = prompts([length])
+    expected = eager_logits(model, tokens).numpy()
+    error = np.abs(all_logits(llm, tokens) - expected).max() / np.abs(expected).max()
+    assert error < 1e-5
+
+
+def test_greedy_tokens_against_eager(pair):
+    model, llm = pair
+    for tokens in prompts([1, 40]):
+        (result,) = llm.generate({"prompt_token_ids": tokens}, GREEDY)
+        assert list(result.outputs[0].token_ids) == greedy(model, tokens, 8)
+
+
+def test_a_batch_gives_what_each_gives_alone(pair):
+    _, llm = pair
+    given = [{"prompt_token_ids": p} for p in prompts(LENGTHS, seed=1)]
+    together = [r.outputs[0].token_ids for r in llm.generate(given, GREEDY)]
+    alone = [llm.generate(p, GREEDY)[0].outputs[0].token_ids for p in given]
+    assert together == alone
+
+
+def test_the_module_is_left_as_it_was():
+    model = make("llama")
+    before = model.config._attn_implementation
+    weights = {n: p.clone() for n, p in model.named_parameters()}
+    tilewright.LLM(model, dtype="float32", target="cpu")
+    assert model.config._attn_implementation == before
+    assert all(torch.equal(p, weights[n]) for n, p in model.named_parameters())
+
+
+def test_kernels_do_not_grow_with_layers():
+    few, many = (
+        tilewright.LLM(make("llama", num_hidden_layers=n), dtype="float32", target="cpu")
+        for n in (4, 30)
+    )
+    assert len(few.program.kernels) == len(many.program.kernels)
