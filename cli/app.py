@@ -8,10 +8,13 @@ import typer
 from .. import __version__
 from ..ir import switches
 from . import console
+from .chat import chat
+from .demo import demo
 from .doctor import doctor
+from .generate import generate
 from .opt import opt
 
-VERBS = [opt, doctor]
+VERBS = {"generate": generate, "chat": chat, "opt": opt, "doctor": doctor, "demo": demo}
 
 app = typer.Typer(
     name="tilewright",
@@ -44,8 +47,8 @@ def options(
     console.set_debug(debug or switches.get("debug") == "1")
 
 
-for function in VERBS:
-    app.command()(console.verb(function))
+for name, function in VERBS.items():
+    app.command(name)(console.verb(function))
 
 
 def run(argv: list[str] | None = None) -> None:

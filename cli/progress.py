@@ -4,14 +4,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from .compiler import Progress
+if TYPE_CHECKING:
+    from .compiler import Progress
 
 BAR = 24  # columns
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[Progress]:
+def progress(quiet: bool = False) -> "Iterator[Progress]":
     """Gives a function (what, done, of) that draws one line; the line is gone afterwards.
 
     Draws nothing when `quiet`, or when standard error is not a terminal.

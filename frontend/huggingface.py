@@ -25,6 +25,10 @@ TOKENS = "t"  # the dim of the token axis
 _EXAMPLE_TOKENS = 7  # any number but 0 and 1: it only steers torch's hints
 
 
+# what `CausalLM.attention` says for our own implementations
+_ATTENTION = {attention_hook.NAME: "op", attention_hook.DENSE: "sdpa"}
+
+
 @dataclass(frozen=True)
 class ModelFacts:
     """What the engine must know of a language model besides its graph."""
@@ -125,7 +129,9 @@ class _Forward(torch.nn.Module):
 def _capture(module: Any) -> tuple[Imported, str, list[str]]:
     """Trace with our attention op, or with attention written out where that cannot be."""
     notes = []
-    for name in (attention_hook.NAME, attention_hook.DENSE, "sdpa", "eager"):
+    # the model's own choice comes last but one: it is what the user's model computes
+    own = module.config._attn_implementation or "eager"
+    for name in dict.fromkeys((attention_hook.NAME, attention_hook.DENSE, own, "eager")):
         try:
             with attention_hook.implementation(module, name):
                 imported = _trace(module)
@@ -135,11 +141,7 @@ def _capture(module: Any) -> tuple[Imported, str, list[str]]:
                 raise
             notes.append(f"attention {name!r} is not used: {declined}")
             continue
-        return (
-            imported,
-            {attention_hook.NAME: "op", attention_hook.DENSE: "sdpa"}.get(name, name),
-            notes,
-        )
+        return imported, _ATTENTION.get(name, name), notes
     raise UnsupportedModel(
         "the model's attention cannot be traced",
         where=type(module).__name__,

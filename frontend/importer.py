@@ -22,6 +22,8 @@ from ..ir.types import DType, Shape
 from .dtypes import from_torch, promote
 from .symbols import SymbolTable
 
+_TORCH = Path(torch.__file__).parent
+
 Scalar = bool | int | float | Expr
 Handler = Callable[..., Any]
 
@@ -303,15 +305,19 @@ def location(node: fx.Node, strip: str = "") -> str | None:
 
 
 def place(node: fx.Node, strip: str = "") -> str:
-    """Module path and source line, for messages."""
-    line = ""
+    """Module path and source line, for messages: the innermost line outside torch."""
+    lines: list[str] = []
+    users: list[str] = []
     for text in (node.meta.get("stack_trace") or "").splitlines():
-        if text.lstrip().startswith("File "):
-            parts = text.split('"')
-            number = parts[2].split("line ")[-1].split(",")[0] if len(parts) > 2 else "?"
-            line = f"{Path(parts[1]).name}:{number}"
+        parts = text.split('"')
+        if text.lstrip().startswith("File ") and len(parts) > 2:
+            line = f"{Path(parts[1]).name}:{parts[2].split('line ')[-1].split(',')[0]}"
+            lines.append(line)
+            if not Path(parts[1]).is_relative_to(_TORCH):
+                users.append(line)
+    source = (users or lines or [""])[-1]
     where = location(node, strip) or ""
-    return ", from ".join(part for part in (where, line) if part) or node.name
+    return ", from ".join(part for part in (where, source) if part) or node.name
 
 
 def _is_number(value: Any) -> bool:

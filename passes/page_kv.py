@@ -25,21 +25,25 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class PagingPlan:
-    """What `apply` is to do; prints a line a layer."""
+    """What `apply` is to do; prints a line for each kind of layer."""
 
     facts: TokenFacts
     layout: KVLayout
     layers: tuple[LayerPlan, ...]
 
     def __str__(self) -> str:
-        lines = [f"pages of {self.layout.page_size} tokens, {self.layout.page_bytes} bytes each"]
+        kinds: dict[str, list[str]] = {}
         for layer in self.layers:
             kv = layer.kv
             window = f", window {kv.window}" if kv.window is not None else ""
-            lines.append(
-                f"{kv.state}: {kv.num_kv_heads} heads of {kv.head_dim}, {kv.dtype}{window}"
-            )
-        return "\n".join(lines)
+            kind = f"{kv.num_kv_heads} heads of {kv.head_dim}, {kv.dtype}{window}"
+            kinds.setdefault(kind, []).append(kv.state)
+        return "\n".join(
+            [
+                f"pages of {self.layout.page_size} tokens, {self.layout.page_bytes} bytes each",
+                *(f"{kind}: {', '.join(states)}" for kind, states in kinds.items()),
+            ]
+        )
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,26 @@
 
 from collections.abc import Callable
 
+from ..ir.types import DType
 from .canonicalize import Canonicalize
 from .common_subexpressions import CommonSubexpressions
 from .dead_code import DeadCode
+from .decompose import Decompose
 from .fold_constants import FoldConstants
 from .fuse_gated_mlp import FuseGatedMlp
 from .fuse_layer_norm import FuseLayerNorm
 from .fuse_rms_norm import FuseRmsNorm
 from .fuse_rope import FuseRope
 from .fuse_softmax import FuseSoftmax
+from .hoist_transposes import HoistTransposes
 from .manager import Pass
 from .merge_projections import MergeProjections
+from .narrow_logits import NarrowLogits
+from .page_kv import PageKv
+from .partition import Partition
+from .plan_memory import PlanMemory
+from .split_prepare import SplitPrepare
+from .store_weights import StoreWeights
 
 
 def simplify() -> tuple[Pass, ...]:
@@ -39,7 +48,49 @@ def recognize() -> tuple[Pass, ...]:
     )
 
 
+def lower(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
+    """From recognized ops to groups with places in memory: the end of every pipeline."""
+    return (
+        *((StoreWeights(weight_dtype),) if weight_dtype is not None else ()),
+        Decompose(),
+        FoldConstants(),
+        Canonicalize(),
+        CommonSubexpressions(),
+        DeadCode(),
+        SplitPrepare(),  # before partition: what is computed at build time is in no kernel
+        Partition(),
+        PlanMemory(),
+    )
+
+
+def dense(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
+    """A module as it is: `tilewright.compile`."""
+    return (*recognize(), *lower(weight_dtype))
+
+
+def language_model(
+    weight_dtype: DType | None = None,
+    *,
+    page_size: int = 16,
+    kv_dtype: DType | None = None,
+    max_tokens: int | None = None,
+    max_seqs: int | None = None,
+    argmax: bool = True,
+) -> tuple[Pass, ...]:
+    """A causal language model over a paged cache: `tilewright.LLM`."""
+    return (
+        *recognize(),
+        PageKv(page_size, kv_dtype, max_tokens, max_seqs),
+        NarrowLogits(argmax=argmax),  # after paging: rows of tokens mean something only then
+        HoistTransposes(),  # while rope is one op
+        *lower(weight_dtype),
+    )
+
+
 PIPELINES: dict[str, Callable[..., tuple[Pass, ...]]] = {
     "simplify": simplify,
     "recognize": recognize,
+    "lower": lower,
+    "dense": dense,
+    "language-model": language_model,
 }

@@ -23,15 +23,19 @@ Progress = Callable[[int, int, Stats], None]  # (finished requests, of, the engi
 
 
 class LLM:
-    """Generates text. `default_params` is what calls without SamplingParams use."""
+    """Generates text. `default_params` is what calls without SamplingParams use.
+
+    `memory` tells where the memory went, when whoever built this made a plan of it.
+    """
 
     def __init__(
         self,
         engine: Engine,
         tokenizer: Tokenizer | None = None,
         default_params: SamplingParams | None = None,
+        memory: Any = None,
     ):
-        self.engine = engine
+        self.engine, self.memory = engine, memory
         self.tokenizer = tokenizer or engine.tokenizer
         self.default_params = default_params or SamplingParams()
         self._lock = threading.Lock()

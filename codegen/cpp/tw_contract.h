@@ -70,7 +70,7 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContr
             for (int64_t kb = 0; kb < plan.kblocks; ++kb) {
                 const int64_t k0 = kb * TW_KB, kn = tw_lesser(TW_KB, s.K - k0);
                 const int64_t first = outer == 1 ? 0 : o, last = outer == 1 ? count : o + 1;
-                if (!S::PACKED)
+                if constexpr (!S::PACKED)
                     for (int64_t p = first; p < last; ++p) {
                         int64_t n0 = (p0 + p) * TW_PANEL, n1 = tw_lesser(n0 + TW_PANEL, s.N);
                         s.pack(i, b, n0, n1, k0, k0 + kn, packed + p * TW_KB * TW_PANEL);
@@ -80,9 +80,8 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContr
                     const int64_t mr = tw_cut(rows, block + 1, blocks) - r;
                     const float* x = a + (kb * mc + r0 + r) * TW_KB;
                     for (int64_t p = first; p < last; ++p) {
-                        const void* w = S::PACKED
-                                            ? s.weight(i, b, p0 + p, k0)
-                                            : (const void*)(packed + p * TW_KB * TW_PANEL);
+                        const void* w = packed + p * TW_KB * TW_PANEL;
+                        if constexpr (S::PACKED) w = s.weight(i, b, p0 + p, k0);
                         micro[mr](x, w, TW_PANEL, kn, sums + r * ldc + p * TW_PANEL, ldc,
                                   kb ? TW_ADD : TW_SET);
                     }

@@ -63,9 +63,9 @@ def attention_pieces(
 
 def _join(part: PagedAttention, splits: int, own: int) -> Reduce:
     """out = sum_s partial_s exp(largest_s - top) / sum_s total_s exp(largest_s - top)."""
-    names = ("token", "head", "at")
+    names = ("_token", "_head", "_at")
     extents = (part.tokens, part.num_heads, part.head_dim)
-    split, token, head, at = (symbol(n) for n in ("split", *names))
+    split, token, head, at = (symbol(n) for n in ("_split", *names))
     row = (split * part.tokens + token) * part.num_heads + head
     largest, total = Load(own + 1, row, f32), Load(own + 2, row, f32)
     partial = Load(own, row * part.head_dim + at, f32)
@@ -86,7 +86,7 @@ def _join(part: PagedAttention, splits: int, own: int) -> Reduce:
     out = (token * part.num_heads + head) * part.head_dim + at
     return Reduce(
         tuple(Axis(n, d) for n, d in zip(names, extents)),
-        Axis("split", splits),
+        Axis("_split", splits),
         ((Reduction("top", "max", largest, f32),), sums),
         (Store(part.out, out, value),),
         (),

@@ -24,6 +24,7 @@ from .schedule import (
 Bucket = tuple[int, int | None, Schedule]  # for lo <= size (<= hi when given)
 
 PERSISTENT = 16384  # the longest row that a program holds whole
+ROOMY = 128 * 1024  # bytes of shared memory that hold three or more stages of large tiles
 MANY = 1 << 30  # added to the select value of attention for steps that are not pure decode
 
 
@@ -123,8 +124,8 @@ def _contract(part: Contract, facts: Facts, target: Target) -> tuple[Dim, list[B
     else:
         table = [
             (0, 1, gemv_schedule(part, facts)),
-            (2, 16, thin_schedule(part, facts, 16)),
-            (17, 64, thin_schedule(part, facts, 64)),
+            (2, 16, thin_schedule(part, facts, target, 16)),
+            (17, 64, thin_schedule(part, facts, target, 64)),
             (65, None, tiled_schedule(part, facts, target)),
         ]
     return rows, clip(table, facts, rows)
@@ -137,8 +138,10 @@ def gemv_schedule(part: Contract, facts: Facts) -> GemvSchedule:
     return GemvSchedule(1, bk, prefetch=4, num_warps=4 if bk >= 1024 else 1)
 
 
-def thin_schedule(part: Contract, facts: Facts, bm: int) -> DotSchedule:
+def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotSchedule:
     """Few rows of x: rows of w on the long side."""
+    if target.shared_bytes < ROOMY:
+        return DotSchedule(bm, 64, 64, True, has_prologue(part), num_warps=4, num_stages=2)
     n = facts.hint(part.n.extent)
     bn = 64 if n > 8192 or bm > 16 else 32
     stages = 4 if len(part.ws) == 1 else 3
@@ -148,7 +151,7 @@ def thin_schedule(part: Contract, facts: Facts, bm: int) -> DotSchedule:
 def tiled_schedule(part: Contract, facts: Facts, target: Target) -> DotSchedule:
     """Many rows of x."""
     prologue = has_prologue(part)
-    if target.shared_bytes < 128 * 1024:  # 64 KiB: two stages of smaller tiles
+    if target.shared_bytes < ROOMY:
         return DotSchedule(128, 64, 32, False, prologue, num_warps=4, num_stages=2)
     bn = 128 if len(part.ws) == 1 else 64
     return DotSchedule(128, bn, 64, False, prologue, num_warps=8, num_stages=3)
@@ -164,7 +167,7 @@ def _attention(
     wide = part.head_dim > 128 or kernel.params[part.q].type.dtype.bits > 16
     keys = 32 if wide else 64
     group = part.num_heads // part.num_kv_heads
-    stages = 2 if target.shared_bytes >= 128 * 1024 else 1
+    stages = 2 if target.shared_bytes >= ROOMY else 1
     queries = max((64 if wide else 128) // power_of_2(group), 1)
     table: list[Bucket] = [
         (0, 8, AttentionSchedule(1, keys, 16, 4, stages)),

@@ -116,8 +116,8 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
     assert isinstance(part, Contract) and not part.stats
     assert isinstance(part.k.extent, int) and part.k.extent % splits == 0
     size = part.k.extent // splits
-    split = Axis("split", splits)
-    to = {part.k.name: symbol("split") * size + symbol(part.k.name)}
+    split = Axis("_split", splits)
+    to = {part.k.name: symbol("_split") * size + symbol(part.k.name)}
     dtype = accumulator_of(part.x_dtype)
     outer = (split, *part.batch)
     # the innermost axis of a partial result is n; axes of extent 1 have no symbol
@@ -139,7 +139,7 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
     refs: dict[str, Element] = {}
     for i in range(len(part.ws)):
         loads = [
-            Load(own + i, substitute(_row_major(space), {"split": s}), dtype) for s in range(splits)
+            Load(own + i, substitute(_row_major(space), {"_split": s}), dtype) for s in range(splits)
         ]
         total: Element = loads[0]
         for load in loads[1:]:

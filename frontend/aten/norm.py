@@ -7,7 +7,7 @@ import torch
 from ...ir.dim import Dim, product
 from ...ir.graph import Value
 from ..dtypes import TO_TORCH
-from ..importer import Call, handles
+from ..importer import Call, Declined, handles
 
 
 def _rows(call: Call, x: Value, normalized: tuple[Dim, ...]) -> Value:
@@ -121,3 +121,41 @@ def _batch_norm(
     if bias is not None:
         result = b.add(result, per_channel(bias))
     return result, _Unused(), _Unused()
+
+
+@handles("group_norm.default")
+def _group_norm(
+    call: Call,
+    x: Value,
+    num_groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Value:
+    b, (batch, channels, *space) = call.b, x.shape
+    width = product((channels, *space)) // num_groups
+    rows = call.reshape(x, (batch, num_groups, width))
+    # each group is one row; the affine part is by channel, so it comes after
+    result = call.reshape(_layer_norm(call, rows, (width,), None, None, eps), x.shape)
+    shape = (channels, *[1] * len(space))
+    if weight is not None:
+        result = b.mul(result, call.reshape(weight, shape))
+    return result if bias is None else b.add(result, call.reshape(bias, shape))
+
+
+@handles("native_group_norm.default")
+def _native_group_norm(
+    call: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    batch: Dim,
+    channels: Dim,
+    space: Dim,
+    group: int,
+    eps: float,
+) -> tuple[Any, ...]:
+    if _reads(call, 1) or _reads(call, 2):
+        raise Declined("the statistics of a group normalization, which training reads")
+    return _group_norm(call, x, group, weight, bias, eps), _Unused(), _Unused()

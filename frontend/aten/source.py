@@ -17,8 +17,9 @@ def _filled(call: Call, value: Scalar) -> Value:
 
 
 @handles("full.default", "full_like.default", "new_full.default")
-def _full(call: Call, _like: Any, value: Scalar, **__: Any) -> Value:
-    return _filled(call, value)
+def _full(call: Call, *like_and_value: Any, **__: Any) -> Value:
+    # full(size, value), full_like(x, value), new_full(x, size, value)
+    return _filled(call, like_and_value[-1])
 
 
 @handles("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")

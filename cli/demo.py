@@ -1,0 +1,98 @@
+"""`tilewright demo`: the whole path once, on the packaged model, with the figures it comes to."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+from .console import human_bytes, print_json
+
+if TYPE_CHECKING:
+    from .language_model import LLM
+
+QUESTION = "What is the capital of France?"
+
+
+def demo(
+    question: Annotated[str, typer.Argument(help="What to ask.")] = QUESTION,
+    max_tokens: options.MaxTokens = 64,
+    dtype: options.DType = "auto",
+    target: options.Target = "auto",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Compile even where the cache has the result.")
+    ] = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compile SmolLM2-135M-Instruct from its unmodified checkpoint and ask it a question."""
+    from .opening import open_llm, sampling
+
+    start = time.perf_counter()
+    llm = open_llm("demo", quiet=quiet, dtype=dtype, target=target, use_cache=not fresh)
+    ready = time.perf_counter() - start
+    params = sampling(max_tokens, 0.0, 0, 1.0, None, None)
+    (result,) = llm.chat([{"role": "user", "content": question}], params)
+    answer = result.outputs[0]
+    figures = {"question": question, "answer": answer.text.strip(), **figures_of(llm, ready)}
+    if as_json:
+        print_json(figures)
+    else:
+        print(render(figures))
+
+
+def figures_of(llm: "LLM", ready_seconds: float) -> dict:
+    """What the demonstration shows besides the answer, as plain data."""
+    from .opening import speed
+
+    program = llm.program
+    return {
+        "model": llm.facts["architecture"],
+        "layers": llm.facts["num_layers"],
+        "target": program.target,
+        "weights_dtype": llm.facts["dtype"],
+        "weight_bytes": llm.weight_bytes,
+        "was_cached": llm.build.was_cached,
+        "ready_seconds": round(ready_seconds, 2),
+        "stage_seconds": {stage: round(t, 2) for stage, t in llm.build.seconds.items()},
+        "launches": len(program.steps),
+        "distinct_kernels": len(program.kernels),
+        "kernels_per_layer": round(llm.kernels_per_layer, 2),
+        "fallback_ops": count_fallbacks(program),
+        **speed(llm),
+    }
+
+
+def count_fallbacks(program) -> int:
+    """Steps that are not generated kernels."""
+    languages = [
+        program.kernels[choice.kernel].language for step in program.steps for choice in step.choices
+    ]
+    return sum(language not in ("cpp", "triton") for language in languages)
+
+
+def render(figures: dict) -> str:
+    """Question, answer, and a line a figure."""
+    stages = ", ".join(f"{stage} {t:.1f} s" for stage, t in figures["stage_seconds"].items())
+    how = "from the cache" if figures["was_cached"] else "compiled"
+    rows = [
+        ("model", f"{figures['model']}, {figures['layers']} layers"),
+        (
+            "weights",
+            f"{figures['weights_dtype']}, {human_bytes(figures['weight_bytes'])}",
+        ),
+        ("target", figures["target"]),
+        ("ready after", f"{figures['ready_seconds']:.1f} s, {how} ({stages})"),
+        ("first token after", f"{figures['first_token_seconds']:.2f} s"),
+        ("prefill", f"{figures['prefill_tokens_per_second']:.1f} tokens/s"),
+        ("decode", f"{figures['decode_tokens_per_second']:.1f} tokens/s"),
+        ("kernels per layer", f"{figures['kernels_per_layer']:g}"),
+        (
+            "kernels",
+            f"{figures['distinct_kernels']} distinct, {figures['launches']} launches a step",
+        ),
+        ("fallback ops", str(figures["fallback_ops"])),
+    ]
+    width = max(len(label) for label, _ in rows) + 2
+    table = "\n".join(f"  {label:<{width}}{value}" for label, value in rows)
+    return f"> {figures['question']}\n{figures['answer']}\n\n{table}"

@@ -1,0 +1,97 @@
+"""Attention and sampling: fixed templates, filled with sizes."""
+
+from ...ir.errors import BuildError
+from ..loops import LoopKernel, PagedAttention, Sample
+from . import dims
+
+_KINDS = {"f32": "TwF32", "bf16": "TwBF16", "f16": "TwF16"}
+
+
+def emit_attention(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:
+    """A function that computes the part."""
+    kinds = ", ".join(_kind(kernel, number) for number in (part.q, part.kv, part.out))
+    return [
+        f"static TwAttention {name}_sizes(const int64_t* d) {{",
+        *("    " + line for line in _sizes(kernel, part)),
+        "    return s;",
+        "}",
+        "",
+        f"static void {name}(TW_ARGS) {{",
+        f"    TwAttention s = {name}_sizes(d);",
+        *(f"    const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
+        f"    s.q = (const char*)p[{part.q}] + {dims.text(part.q_offset)} * "
+        f"(int64_t){kernel.params[part.q].type.dtype.nbytes};",
+        f"    s.kv = p[{part.kv}];",
+        f"    s.out = p[{part.out}];",
+        f"    s.table = (const int32_t*)p[{part.page_table}];",
+        f"    s.starts = (const int32_t*)p[{part.query_starts}];",
+        f"    s.context = (const int32_t*)p[{part.context_lens}];",
+        f"    tw_attention<{kinds}>(s, team);",
+        "}",
+    ]
+
+
+def _sizes(kernel: LoopKernel, part: PagedAttention) -> list[str]:
+    lines = [f"const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)]
+    lines.append("TwAttention s = {};")
+    for field, dim in (
+        ("tokens", part.tokens),
+        ("sequences", part.sequences),
+        ("width", part.table_width),
+        ("q_token_stride", part.q_token_stride or part.num_heads * part.head_dim),
+        ("q_head_stride", part.q_head_stride or part.head_dim),
+        ("heads", part.num_heads),
+        ("kv_heads", part.num_kv_heads),
+        ("head_dim", part.head_dim),
+        ("page_size", part.page_size),
+        ("window", part.window or 0),
+    ):
+        lines.append(f"s.{field} = {dims.text(dim)};")
+    lines.append(f"s.scale = {part.scale!r};")
+    lines.append(f"s.softcap = {part.softcap or 0.0!r};")
+    return lines
+
+
+def attention_scratch(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:
+    """Statements that raise need[] to what the part wants."""
+    return [f"{name}_sizes(d).need(need);"]
+
+
+def emit_sample(kernel: LoopKernel, part: Sample, name: str) -> list[str]:
+    """A function that computes the part."""
+    types = {
+        "logits": "float", "temperature": "float", "top_k": "int32_t", "top_p": "float",
+        "seed": "int64_t", "step": "int64_t",
+    }  # fmt: skip
+    pointers = [
+        f"    const {type}* const {field} = (const {type}*)p[{getattr(part, field)}];"
+        for field, type in types.items()
+    ]
+    return [
+        f"static void {name}(TW_ARGS) {{",
+        *(f"    const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
+        *pointers,
+        f"    int32_t* const out = (int32_t*)p[{part.out}];",
+        "    double* const scaled = (double*)team->scratch;",
+        f"    const int64_t vocab = {part.vocab}, rows = {dims.text(part.rows)};",
+        "    for (int64_t r; (r = tw_take(team, 0)) < rows;)",
+        "        out[r] = tw_sample_row(logits + r * vocab, vocab, temperature[r], top_k[r],",
+        "                               top_p[r], seed[r], step[r], scaled, scaled + vocab);",
+        "}",
+    ]
+
+
+def sample_scratch(kernel: LoopKernel, part: Sample, name: str) -> list[str]:
+    """Statements that raise need[] to what the part wants."""
+    return [f"need[0] = tw_greater(need[0], {part.vocab * 16});"]
+
+
+def _kind(kernel: LoopKernel, number: int) -> str:
+    dtype = kernel.params[number].type.dtype
+    if dtype.name not in _KINDS:
+        raise BuildError(
+            f"attention over {dtype}",
+            facts=f"the kernel reads and writes {', '.join(_KINDS)}",
+            fix="cast before it",
+        )
+    return _KINDS[dtype.name]

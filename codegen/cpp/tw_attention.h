@@ -1,0 +1,370 @@
+// Causal attention of new tokens over a paged cache (ir/ops/attention.py, paged_attention).
+//
+// Keys of a sequence are cut at multiples of TW_SPLIT positions. A query makes a softmax of each
+// split by itself, (top, total, sums), and joins them in order:
+//
+//   top' = max(top, t)   total' = total e^(top - top') + u e^(t - top')   sums' likewise
+//
+// Where a split lies and in which order its keys are added depends on positions alone, so a token's
+// result is the same in a prefill and in a decode step, whatever else is in the batch.
+#pragma once
+#include "tw_math.h"
+#include "tw_micro.h"
+#include "tw_reduce.h"
+
+#define TW_SPLIT 256        // keys of a split: also the row stride of scores, TW_KB
+#define TW_TILE_ROWS 64     // (token, query head) rows of one tile
+#define TW_SPLIT_TOKENS 16  // up to this many new tokens, splits may go to different threads
+
+struct TwAttention {
+    const void *q, *kv;
+    void* out;
+    const int32_t *table, *starts, *context;
+    int64_t tokens, sequences, width;
+    int64_t q_token_stride, q_head_stride;
+    int32_t heads, kv_heads, head_dim, page_size;
+    float scale, softcap;  // softcap 0: none
+    int64_t window;        // 0: none
+
+    int64_t group() const { return heads / kv_heads; }
+    int64_t padded() const { return tw_round_up(head_dim, TW_PANEL); }
+    int64_t tile_tokens() const { return tw_greater(1, TW_TILE_ROWS / group()); }
+    int64_t rows() const { return tile_tokens() * group(); }
+    int64_t kblocks() const { return (head_dim + TW_KB - 1) / TW_KB; }
+    int64_t max_splits() const { return (width * page_size + TW_SPLIT - 1) / TW_SPLIT; }
+    int64_t partial_floats() const { return padded() + 16; }
+
+    void need(int64_t need[2]) const {
+        int64_t floats = rows() * TW_KB * kblocks() + rows() * TW_SPLIT + 2 * rows() * padded() +
+                         4 * rows() + padded() * TW_PANEL + TW_SPLIT * padded() + 128;
+        need[0] = tw_greater(need[0], floats * 4);
+        if (tokens <= TW_SPLIT_TOKENS)
+            need[1] = tw_greater(need[1], tokens * heads * max_splits() * partial_floats() * 4);
+    }
+};
+
+// ---- elements of q, kv and out -------------------------------------------------------------------
+
+struct TwF32 {
+    typedef float stored;
+    TW_INLINE float get(float x) { return x; }
+    TW_INLINE float put(float x) { return x; }
+    TW_INLINE tw_vf load(const float* p) { return tw_load(p); }
+};
+typedef uint16_t tw_vh_any __attribute__((vector_size(TW_LANES * 2), aligned(2), may_alias));
+struct TwBF16 {
+    typedef uint16_t stored;
+    TW_INLINE float get(uint16_t x) { return tw_from_bf16(x); }
+    TW_INLINE uint16_t put(float x) { return tw_to_bf16(x); }
+    TW_INLINE tw_vf load(const uint16_t* p) {
+        return (tw_vf)(__builtin_convertvector(*(const tw_vh_any*)p, tw_vu) << 16);
+    }
+};
+struct TwF16 {
+    typedef uint16_t stored;
+    TW_INLINE float get(uint16_t x) { return tw_from_f16(x); }
+    TW_INLINE uint16_t put(float x) { return tw_to_f16(x); }
+    TW_INLINE tw_vf load(const uint16_t* p) {
+        float wide[TW_LANES];
+        for (int i = 0; i < TW_LANES; ++i) wide[i] = tw_from_f16(p[i]);
+        return tw_load(wide);
+    }
+};
+
+// ---- transposition of TW_LANES x TW_LANES in registers ---------------------------------------------
+
+#define TW_LOW(l, h) ((l) & (h) ? TW_LANES + (l) - (h) : (l))
+#define TW_HIGH(l, h) ((l) & (h) ? TW_LANES + (l) : (l) + (h))
+#define TW_EACH4(f, h, o) f(o, h), f(o + 1, h), f(o + 2, h), f(o + 3, h)
+#if TW_LANES == 16
+#define TW_EACH(f, h) TW_EACH4(f, h, 0), TW_EACH4(f, h, 4), TW_EACH4(f, h, 8), TW_EACH4(f, h, 12)
+#elif TW_LANES == 8
+#define TW_EACH(f, h) TW_EACH4(f, h, 0), TW_EACH4(f, h, 4)
+#else
+#define TW_EACH(f, h) TW_EACH4(f, h, 0)
+#endif
+
+// swaps, in each pair of rows h apart, the off-diagonal halves of every 2h lanes
+template <int H>
+TW_INLINE void tw_swap_halves(tw_vf* r) {
+    for (int i = 0; i < TW_LANES; ++i)
+        if (!(i & H)) {
+            tw_vf a = r[i], b = r[i + H];
+            r[i] = __builtin_shufflevector(a, b, TW_EACH(TW_LOW, H));
+            r[i + H] = __builtin_shufflevector(a, b, TW_EACH(TW_HIGH, H));
+        }
+}
+
+TW_INLINE void tw_transpose(tw_vf* r) {
+    tw_swap_halves<1>(r);
+    tw_swap_halves<2>(r);
+#if TW_LANES >= 8
+    tw_swap_halves<4>(r);
+#endif
+#if TW_LANES >= 16
+    tw_swap_halves<8>(r);
+#endif
+}
+
+// ---- one tile --------------------------------------------------------------------------------------
+
+struct TwTile {
+    int64_t sequence, kv_head;
+    int64_t first, count;     // tokens, as rows of q
+    int64_t position;         // of the first token in its sequence
+    int64_t context;          // tokens of the sequence in the cache
+};
+
+template <class Q, class KV, class OUT>
+struct TwAttentionRun {
+    const TwAttention& s;
+    float *q, *scores, *part, *sums, *keys, *values, *top, *total, *part_top, *part_total;
+
+    TwAttentionRun(const TwAttention& spec, char* scratch) : s(spec) {
+        float* at = (float*)scratch;
+        auto take = [&at](int64_t count) {
+            float* start = at;
+            at += tw_round_up(count, 16);
+            return start;
+        };
+        q = take(s.rows() * TW_KB * s.kblocks());
+        scores = take(s.rows() * TW_SPLIT);
+        part = take(s.rows() * s.padded());
+        sums = take(s.rows() * s.padded());
+        keys = take(s.padded() * TW_PANEL);
+        values = take(TW_SPLIT * s.padded());
+        top = take(s.rows());
+        total = take(s.rows());
+        part_top = take(s.rows());
+        part_total = take(s.rows());
+    }
+
+    // Row r of a tile is query head r % group of token r / group.
+    const typename KV::stored* row_of(const TwTile& t, int64_t key, int half) const {
+        int64_t page = s.table[t.sequence * s.width + key / s.page_size];
+        int64_t at = ((page * 2 + half) * s.kv_heads + t.kv_head) * s.page_size;
+        return (const typename KV::stored*)s.kv + (at + key % s.page_size) * s.head_dim;
+    }
+
+    void load_q(const TwTile& t) {
+        const int64_t rows = t.count * s.group();
+        for (int64_t r = 0; r < rows; ++r) {
+            const typename Q::stored* from =
+                (const typename Q::stored*)s.q + (t.first + r / s.group()) * s.q_token_stride +
+                (t.kv_head * s.group() + r % s.group()) * s.q_head_stride;
+            for (int64_t d = 0; d < s.head_dim; ++d)
+                q[(d / TW_KB * rows + r) * TW_KB + d % TW_KB] = Q::get(from[d]);
+        }
+    }
+
+    // keys[d][0..32) = the keys [key, key + count), zero beyond
+    void load_keys(const TwTile& t, int64_t key, int64_t count) {
+        const int64_t whole = s.head_dim / TW_LANES * TW_LANES;
+        for (int64_t j = 0; j < TW_PANEL; j += TW_LANES) {
+            const typename KV::stored* from[TW_LANES];
+            for (int i = 0; i < TW_LANES; ++i)
+                from[i] = j + i < count ? row_of(t, key + j + i, 0) : nullptr;
+            for (int64_t d = 0; d < whole; d += TW_LANES) {
+                tw_vf r[TW_LANES];
+                for (int i = 0; i < TW_LANES; ++i) r[i] = from[i] ? KV::load(from[i] + d) : tw_vf{};
+                tw_transpose(r);
+                for (int i = 0; i < TW_LANES; ++i) tw_store(keys + (d + i) * TW_PANEL + j, r[i]);
+            }
+            for (int64_t d = whole; d < s.head_dim; ++d)
+                for (int i = 0; i < TW_LANES; ++i)
+                    keys[d * TW_PANEL + j + i] = from[i] ? KV::get(from[i][d]) : 0.0f;
+        }
+    }
+
+    void load_values(const TwTile& t, int64_t key, int64_t count) {
+        const int64_t whole = s.head_dim / TW_LANES * TW_LANES;
+        for (int64_t j = 0; j < count; ++j) {
+            const typename KV::stored* from = row_of(t, key + j, 1);
+            float* to = values + j * s.padded();
+            for (int64_t d = 0; d < whole; d += TW_LANES) tw_store(to + d, KV::load(from + d));
+            for (int64_t d = whole; d < s.padded(); ++d)
+                to[d] = d < s.head_dim ? KV::get(from[d]) : 0.0f;
+        }
+    }
+
+    void multiply(const float* a, int64_t rows, const float* w, int64_t ldw, int64_t count,
+                  float* c, int64_t ldc, int mode) {
+        const int64_t blocks = (rows + TW_ROWS - 1) / TW_ROWS;
+        for (int64_t b = 0; b < blocks; ++b) {
+            int64_t r = tw_cut(rows, b, blocks), mr = tw_cut(rows, b + 1, blocks) - r;
+            tw_micro_f32[mr](a + r * TW_KB, w, ldw, count, c + r * ldc, ldc, mode);
+        }
+    }
+
+    // part, part_top, part_total of the split; false when no row of the tile sees any of its keys
+    bool attend(const TwTile& t, int64_t split) {
+        const int64_t rows = t.count * s.group(), first = split * TW_SPLIT;
+        const int64_t last_position = t.position + t.count - 1;
+        const int64_t count = tw_lesser(TW_SPLIT, last_position + 1 - first);
+        if (count <= 0 || (s.window && first + TW_SPLIT <= t.position - s.window + 1)) return false;
+        const int64_t width = tw_round_up(count, TW_PANEL);
+        for (int64_t j = 0; j < width; j += TW_PANEL) {
+            load_keys(t, first + j, tw_lesser(TW_PANEL, count - j));
+            for (int64_t b = 0; b < s.kblocks(); ++b)
+                multiply(q + b * rows * TW_KB, rows, keys + b * TW_KB * TW_PANEL, TW_PANEL,
+                         tw_lesser(TW_KB, s.head_dim - b * TW_KB), scores + j, TW_SPLIT,
+                         b ? TW_ADD : TW_SET);
+        }
+        for (int64_t r = 0; r < rows; ++r) softmax(scores + r * TW_SPLIT, r, t, first, width);
+        load_values(t, first, count);
+        for (int64_t d = 0; d < s.padded(); d += TW_PANEL)
+            multiply(scores, rows, values + d, s.padded(), count, part + d, s.padded(), TW_SET);
+        return true;
+    }
+
+    void softmax(float* x, int64_t r, const TwTile& t, int64_t first, int64_t width) {
+        const int64_t position = t.position + r / s.group();
+        const int64_t hi = tw_lesser(width, position + 1 - first);
+        const int64_t lo = s.window ? tw_greater(0, position - s.window + 1 - first) : 0;
+        const float scale = s.scale, cap = s.softcap;
+        if (hi <= lo) {
+            for (int64_t j = 0; j < width; ++j) x[j] = 0;
+            part_top[r] = -TW_INF;
+            part_total[r] = 0;
+            return;
+        }
+        if (cap != 0) {
+#pragma omp simd
+            for (int64_t j = lo; j < hi; ++j) x[j] = cap * tw_tanh(x[j] * scale / cap);
+        } else {
+#pragma omp simd
+            for (int64_t j = lo; j < hi; ++j) x[j] *= scale;
+        }
+        bool has_nan;  // a NaN reaches the result through its exponential
+        float t_max = tw_stretch_extreme<true>(x + lo, hi - lo, &has_nan);
+        const float shift = t_max == -TW_INF ? 0 : t_max;
+        for (int64_t j = 0; j < lo; ++j) x[j] = 0;
+#pragma omp simd
+        for (int64_t j = lo; j < hi; ++j) x[j] = tw_exp(x[j] - shift);
+        for (int64_t j = hi; j < width; ++j) x[j] = 0;
+        part_top[r] = t_max;
+        part_total[r] = tw_stretch_sum(x, width);
+    }
+
+    void clear(int64_t rows) {
+        for (int64_t r = 0; r < rows; ++r) {
+            top[r] = -TW_INF;
+            total[r] = 0;
+            for (int64_t d = 0; d < s.padded(); ++d) sums[r * s.padded() + d] = 0;
+        }
+    }
+
+    // Joins one row's softmax of a later split. Not inlined: the same rounding wherever called.
+    __attribute__((noinline)) void join(int64_t r, const float* with, float with_top,
+                                        float with_total) {
+        if (with_total == 0) return;
+        const float highest = with_top > top[r] ? with_top : top[r];
+        const float a = tw_exp(top[r] - highest), b = tw_exp(with_top - highest);
+        total[r] = total[r] * a + with_total * b;
+        float* to = sums + r * s.padded();
+        for (int64_t d = 0; d < s.head_dim; ++d) to[d] = to[d] * a + with[d] * b;
+        top[r] = highest;
+    }
+
+    void store(const TwTile& t) {
+        const int64_t rows = t.count * s.group();
+        for (int64_t r = 0; r < rows; ++r) {
+            typename OUT::stored* to =
+                (typename OUT::stored*)s.out +
+                ((t.first + r / s.group()) * s.heads + t.kv_head * s.group() + r % s.group()) *
+                    s.head_dim;
+            const float by = total[r] == 0 ? 1 : total[r];
+            for (int64_t d = 0; d < s.head_dim; ++d) to[d] = OUT::put(sums[r * s.padded() + d] / by);
+        }
+    }
+};
+
+// ---- all of it -------------------------------------------------------------------------------------
+
+// Finds item `index` among the tiles (each `splits` times when splits are shared out); false past
+// the last. The walk over sequences is short beside the work of a tile.
+TW_INLINE bool tw_find_tile(const TwAttention& s, int64_t index, bool by_split, TwTile* t,
+                            int64_t* split) {
+    for (int64_t i = 0; i < s.sequences; ++i) {
+        const int64_t count = s.starts[i + 1] - s.starts[i];
+        const int64_t tiles = (count + s.tile_tokens() - 1) / s.tile_tokens();
+        const int64_t splits = by_split ? (s.context[i] + TW_SPLIT - 1) / TW_SPLIT : 1;
+        const int64_t items = tiles * s.kv_heads * splits;
+        if (index >= items) {
+            index -= items;
+            continue;
+        }
+        // the last tile sees the most keys, so it goes first
+        const int64_t tile = tiles - 1 - index / (s.kv_heads * splits);
+        const int64_t start = tile * s.tile_tokens();
+        *split = index % splits;
+        t->sequence = i;
+        t->kv_head = index / splits % s.kv_heads;
+        t->first = s.starts[i] + start;
+        t->count = tw_lesser(s.tile_tokens(), count - start);
+        t->context = s.context[i];
+        t->position = t->context - count + start;
+        return true;
+    }
+    return false;
+}
+
+template <class Q, class KV, class OUT>
+static void tw_attention(const TwAttention& s, const TwTeam* team) {
+    TwAttentionRun<Q, KV, OUT> run(s, team->scratch);
+    int64_t items = 0, splits = 0;
+    for (int64_t i = 0; i < s.sequences; ++i) {
+        const int64_t count = s.starts[i + 1] - s.starts[i];
+        items += (count + s.tile_tokens() - 1) / s.tile_tokens() * s.kv_heads;
+        if (count) splits = tw_greater(splits, (s.context[i] + TW_SPLIT - 1) / TW_SPLIT);
+    }
+    const bool by_split = team->nthreads > 1 && s.tokens <= TW_SPLIT_TOKENS && splits > 1 &&
+                          items < 4 * team->nthreads;
+    float* const partial = (float*)team->shared;
+    const int64_t floats = s.partial_floats(), per_row = s.max_splits() * floats;
+    TwTile t;
+    int64_t split;
+    while (tw_find_tile(s, tw_take(team, 0), by_split, &t, &split)) {
+        const int64_t rows = t.count * s.group();
+        run.load_q(t);
+        if (!by_split) {
+            run.clear(rows);
+            for (int64_t i = 0; i * TW_SPLIT < t.context; ++i)
+                if (run.attend(t, i))
+                    for (int64_t r = 0; r < rows; ++r)
+                        run.join(r, run.part + r * s.padded(), run.part_top[r], run.part_total[r]);
+            run.store(t);
+            continue;
+        }
+        const bool seen = run.attend(t, split);
+        for (int64_t r = 0; r < rows; ++r) {
+            const int64_t head = t.kv_head * s.group() + r % s.group();
+            float* to = partial + ((t.first + r / s.group()) * s.heads + head) * per_row +
+                        split * floats;
+            to[0] = seen ? run.part_top[r] : -TW_INF;
+            to[1] = seen ? run.part_total[r] : 0;
+            for (int64_t d = 0; seen && d < s.head_dim; ++d)
+                to[16 + d] = run.part[r * s.padded() + d];
+        }
+    }
+    if (by_split) {
+        tw_barrier(team);
+        while (tw_find_tile(s, tw_take(team, 1), false, &t, &split)) {
+            const int64_t rows = t.count * s.group();
+            run.clear(rows);
+            for (int64_t r = 0; r < rows; ++r) {
+                const int64_t head = t.kv_head * s.group() + r % s.group();
+                const float* from = partial + ((t.first + r / s.group()) * s.heads + head) * per_row;
+                for (int64_t i = 0; i * TW_SPLIT < t.context; ++i)
+                    run.join(r, from + i * floats + 16, from[i * floats], from[i * floats + 1]);
+            }
+            run.store(t);
+        }
+    }
+    // tokens past the last sequence are padding
+    const int64_t row = (int64_t)s.heads * s.head_dim, end = s.starts[s.sequences];
+    for (int64_t i = (end + team->tid) * row; i < s.tokens * row; ++i) {
+        ((typename OUT::stored*)s.out)[i] = OUT::put(0.0f);
+        if ((i + 1) % row == 0) i += (team->nthreads - 1) * row;
+    }
+}

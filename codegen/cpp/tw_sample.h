@@ -1,0 +1,90 @@
+// Choosing a token, as ir/ops/sampling.py defines it: exact hash, sums and logarithms in f64.
+#pragma once
+#include "tw_math.h"
+
+TW_INLINE uint32_t tw_mix(uint32_t x) {
+    x ^= x >> 16;
+    x *= 0x21F0AAADu;
+    x ^= x >> 15;
+    x *= 0xD35A2D97u;
+    return x ^ (x >> 15);
+}
+
+// First largest; a NaN counts as largest.
+static int64_t tw_argmax(const double* x, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        if (x[i] != x[i]) return i;
+        if (x[i] > x[best]) best = i;
+    }
+    return best;
+}
+
+// Largest first: moves x[i] down until no child is larger.
+static void tw_sift(double* x, int64_t i, int64_t n) {
+    double v = x[i];
+    for (int64_t child = 2 * i + 1; child < n; child = 2 * i + 1) {
+        if (child + 1 < n && x[child + 1] > x[child]) ++child;
+        if (x[child] <= v) break;
+        x[i] = x[child];
+        i = child;
+    }
+    x[i] = v;
+}
+
+static void tw_heapify(double* x, int64_t n) {
+    for (int64_t i = n / 2 - 1; i >= 0; --i) tw_sift(x, i, n);
+}
+
+// Takes the largest off the heap of *n.
+static double tw_pop(double* x, int64_t* n) {
+    double largest = x[0];
+    x[0] = x[--*n];
+    if (*n) tw_sift(x, 0, *n);
+    return largest;
+}
+
+// `scaled` and `heap` have room for `vocab` elements.
+static int32_t tw_sample_row(const float* logits, int64_t vocab, float temperature, int32_t top_k,
+                             float top_p, int64_t seed, int64_t step, double* scaled,
+                             double* heap) {
+    if (temperature == 0) {
+        for (int64_t i = 0; i < vocab; ++i) scaled[i] = logits[i];
+        return (int32_t)tw_argmax(scaled, vocab);
+    }
+    for (int64_t i = 0; i < vocab; ++i) scaled[i] = logits[i] / temperature;
+    double least = -__builtin_inf();
+    if (top_k > 0 && top_k < vocab) {
+        int64_t left = vocab;
+        for (int64_t i = 0; i < vocab; ++i) heap[i] = scaled[i];
+        tw_heapify(heap, left);
+        for (int32_t i = 0; i < top_k; ++i) least = tw_pop(heap, &left);
+    }
+    double least_weight = -1, highest = scaled[tw_argmax(scaled, vocab)];
+    if (top_p < 1) {
+        double total = 0, reached = 0;
+        int64_t kept = 0;
+        for (int64_t i = 0; i < vocab; ++i)
+            if (scaled[i] >= least) total += heap[kept++] = __builtin_exp(scaled[i] - highest);
+        tw_heapify(heap, kept);
+        do reached += least_weight = tw_pop(heap, &kept);
+        while (kept && reached < (double)top_p * total);
+    }
+    uint32_t key = tw_mix((uint32_t)seed);
+    key = tw_mix(key ^ (uint32_t)((uint64_t)seed >> 32));
+    key = tw_mix(key ^ (uint32_t)step);
+    int64_t best = -1;
+    double best_value = -__builtin_inf();
+    for (int64_t i = 0; i < vocab; ++i) {
+        if (!(scaled[i] >= least)) continue;
+        if (top_p < 1 && __builtin_exp(scaled[i] - highest) < least_weight) continue;
+        uint32_t bits = tw_mix(tw_mix((uint32_t)i ^ key) + key);
+        double u = ((double)(bits >> 8) + 0.5) / 16777216.0;
+        double value = scaled[i] - __builtin_log(-__builtin_log(u));
+        if (best < 0 || value > best_value) {
+            best = i;
+            best_value = value;
+        }
+    }
+    return (int32_t)(best < 0 ? 0 : best);
+}

@@ -1,0 +1,437 @@
+"""The decisions of `partition`: which groups join. Each refusal is reported with its reason.
+
+The order matters: a product takes what follows it first (its result then never goes to memory),
+then norms go into the products they feed, then reductions take what surrounds them, then what is
+left merges among itself.
+"""
+
+from collections.abc import Iterator
+
+from ..ir.dim import Dim
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import normalize_axis
+from ..ir.types import Shape
+from . import findings
+from .grouping import Group, Groups
+
+# worth storing rather than computing again
+EXPENSIVE = frozenset(
+    "cos sin tanh exp expm1 log log1p erf sigmoid silu gelu gelu_tanh pow rope".split()
+)
+_STRIDED = frozenset(("reshape", "transpose", "slice"))
+MAX_NORM_READERS = 4  # products that may each repeat a norm's statistics
+MAX_READERS = 3  # groups that may each repeat a cheap computation
+
+
+def squeezed(shape: Shape) -> tuple[Dim, ...]:
+    """The shape without axes of size 1."""
+    return tuple(d for d in shape if d != 1)
+
+
+class Fusion:
+    """Runs the decisions over one graph."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.facts = graph.facts
+        self.groups = Groups(graph, is_free)
+
+    def run(self) -> Groups:
+        """The groups."""
+        self.keep_outputs()
+        self.keep_operands()
+        self.repeat_casts_of_weights()
+        self.take_epilogues()
+        self.place_norms()
+        self.grow_reductions()
+        self.merge_pointwise()
+        self.merge_siblings()
+        return self.groups
+
+    def refuse(self, what: str, reason: str, value: Value | None = None) -> None:
+        """Report a join that was considered and not made, with the bytes it would have saved."""
+        if value is not None:
+            reason += f" ({2 * self.hint_bytes(value):,} bytes moved)"
+        findings.current().decline(what, reason)
+
+    def hint_bytes(self, value: Value) -> int:
+        return self.facts.hint(value.type.nbytes)
+
+    # ---- outputs that are views ----
+
+    def keep_outputs(self) -> None:
+        """A view that is a result of the graph is stored by the group that computes it."""
+        groups = self.groups
+        for value in self.graph.results:
+            node = value.node
+            if node is None or node in groups.of or value in self.graph.states:
+                continue
+            producer = node
+            while producer not in groups.of and producer.op.name in ("reshape", "transpose"):
+                inner = producer.operands[0].node
+                if inner is None:
+                    break
+                producer = inner
+            own = groups.make(node)
+            if producer in groups.of and groups.of[producer].kind != "attention":
+                groups.merge(groups.of[producer], own)
+
+    # ---- operands of kernels that read buffers as they lie ----
+
+    def keep_operands(self) -> None:
+        """Attention reads q as a strided view and the rest as it lies; so does sampling."""
+        for node in self.graph.nodes:
+            if node.op.kind not in ("attention", "sample"):
+                continue
+            for number, operand in enumerate(node.operands):
+                strided = number == 0 and node.op.kind == "attention"
+                self.keep(operand, _STRIDED if strided else frozenset())
+
+    def keep(self, value: Value, through: frozenset[str]) -> None:
+        """Store what `value` is a view of, where the view is none of `through`."""
+        node = value.node
+        while node is not None and node not in self.groups.of and node.op.name in through:
+            node = node.operands[0].node
+        if node is not None and node not in self.groups.of:
+            self.groups.make(node)
+
+    def repeat_casts_of_weights(self) -> None:
+        """A cast of a stored weight is part of loading it."""
+        for node in list(self.groups.of):
+            if node.op.name != "cast" or self.groups.of[node].nodes != {node}:
+                continue
+            if _is_weight_view(self.graph, node.operands[0]) and not self.groups.leaves(node):
+                self.groups.free(node)
+
+    # ---- products take what follows ----
+
+    def take_epilogues(self) -> None:
+        """matmul, then elementwise of the same elements  ->  one kernel"""
+        groups = self.groups
+        for node in self.graph.nodes:
+            if node.op.kind != "elementwise" or node not in groups.of:
+                continue
+            own = groups.of[node]
+            if any(n is not node and n.op.kind != "view" for n in own.nodes):
+                continue  # in a group already; a view there is an output made of it
+            candidates = [
+                (groups.of[p], value)
+                for value in node.operands
+                if (p := self.same_elements(value)) is not None
+                and groups.of[p].kind == "contract"
+            ]
+            # the last product: the other operands are then there already
+            for group, value in sorted(candidates, key=lambda c: -c[0].last):
+                if squeezed(node.results[0].shape) != squeezed(value.shape):
+                    self.refuse("epilogue", f"{node.op.name} broadcasts the product", value)
+                elif not groups.can_merge(group, own):
+                    self.refuse("epilogue", "another operand depends on the product", value)
+                else:
+                    groups.merge(group, own)
+                    findings.current().fire("epilogue")
+                    break
+
+    def same_elements(self, value: Value) -> Node | None:
+        """The grouped node that makes `value`, through views that only add or drop axes of 1."""
+        node = value.node
+        while node is not None and node not in self.groups.of:
+            inner = node.operands[0] if node.operands else None
+            if node.op.name != "reshape" or inner is None:
+                return None
+            if squeezed(inner.shape) != squeezed(node.results[0].shape):
+                return None
+            node = inner.node
+        return node
+
+    # ---- norms go into products ----
+
+    def place_norms(self) -> None:
+        """rms_norm read by products only  ->  part of each of them"""
+        groups = self.groups
+        for node in self.graph.nodes:
+            if node.op.name != "rms_norm" or node not in groups.of:
+                continue
+            problem = self.norm_problem(node)
+            if problem is not None:
+                self.refuse("prologue", problem, node.results[0])
+                continue
+            groups.free(node)
+            findings.current().fire("prologue")
+
+    def norm_problem(self, node: Node) -> str | None:
+        """Why the norm cannot be repeated by each product that reads it."""
+        groups, readers = self.groups, self.groups.readers(node)
+        if groups.leaves(node):
+            return "the norm is a result of the graph"
+        if not readers:
+            return "nobody reads the norm"
+        if len(readers) > MAX_NORM_READERS:
+            return f"{len(readers)} products read the norm, the limit is {MAX_NORM_READERS}"
+        for reader in readers:
+            if reader.op.kind != "contract":
+                return f"{reader.op.name} reads the norm, not only products"
+            if not self.is_whole_x(reader, node):
+                return f"the norm is not the x of {reader.op.name} as it stands"
+        return None
+
+    def is_whole_x(self, product: Node, norm: Node) -> bool:
+        """Whether the product's x is the norm, its last axis kept, and no weight is."""
+        if any(norm in self.groups.sources(w) for w in product.operands[1:]):
+            return False
+        value = product.operands[0]
+        while value.node is not norm:
+            node = value.node
+            if node is None or node.op.name not in ("reshape", "cast"):
+                return False
+            value = node.operands[0]
+        return value.shape[-1] == product.operands[0].shape[-1]
+
+    # ---- reductions take what surrounds them ----
+
+    def grow_reductions(self) -> None:
+        """Elementwise before and after a reduction, and reductions of the same rows  ->  one kernel"""
+        for group in self.groups.all():
+            if group.kind == "reduce" and group.anchor in self.groups.of:
+                if self.groups.of[group.anchor] is group:
+                    Reduction(self, group).grow()
+
+    # ---- what is left ----
+
+    def merge_pointwise(self) -> None:
+        """A computation that one group reads goes into it; a cheap one of several is repeated."""
+        groups = self.groups
+        for node in reversed(self.graph.nodes):
+            if node not in groups.of:
+                continue
+            own = groups.of[node]
+            if own.kind != "pointwise" or groups.leaves(node):
+                continue
+            readers = groups.reading_groups(node)
+            if len(readers) == 1:
+                self.merge_into_reader(node, own, readers[0])
+            elif len(readers) > 1:
+                self.repeat_or_store(node, own, readers)
+
+    def merge_into_reader(self, node: Node, own: Group, reader: Group) -> None:
+        groups = self.groups
+        problem = self.reader_problem(node, own, reader)
+        if problem is not None:
+            self.refuse("vertical", problem, node.results[0])
+        elif groups.can_merge(own, reader):
+            groups.merge(reader, own)
+            findings.current().fire("vertical")
+        else:
+            self.refuse("vertical", "the groups would depend on each other", node.results[0])
+
+    def reader_problem(self, node: Node, own: Group, reader: Group) -> str | None:
+        """Why `own` cannot become a part of `reader`."""
+        if node.op.kind == "view":
+            return f"{reader.anchor.op.name} reads it as it lies"
+        if node.op.kind == "state":
+            return "what a state op returns is read by a later kernel only"
+        if any(self.groups.reading_groups(n) not in ([], [reader]) for n in own.nodes):
+            return "another result of the group is read elsewhere"
+        if reader.kind == "pointwise":
+            return None
+        if reader.kind == "reduce":
+            return None if node.op.kind == "elementwise" else f"{node.op.name} before a reduction"
+        if reader.kind == "contract":
+            return self.prologue_problem(node, own, reader)
+        return f"{reader.anchor.op.name} stands alone"
+
+    def prologue_problem(self, node: Node, own: Group, reader: Group) -> str | None:
+        anchor = reader.anchor
+        if any(n.op.kind != "elementwise" for n in own.nodes):
+            return f"{node.op.name} cannot be computed inside a product's loop"
+        reads_x = node in self.groups.sources(anchor.operands[0])
+        reads_w = any(node in self.groups.sources(w) for w in anchor.operands[1:])
+        if reads_w:
+            return "a weight's expression would be computed again for every row"
+        if reads_x and any(n.op.name in EXPENSIVE for n in own.nodes):
+            return "an expensive x would be computed again for every tile of columns"
+        return None
+
+    def repeat_or_store(self, node: Node, own: Group, readers: list[Group]) -> None:
+        problem = self.repeat_problem(node, own, readers)
+        if problem is None:
+            self.groups.free(node)
+            findings.current().fire("repeat")
+        else:
+            self.refuse("repeat", problem, node.results[0])
+
+    def repeat_problem(self, node: Node, own: Group, readers: list[Group]) -> str | None:
+        """Why a value that several groups read is stored."""
+        if own.nodes != {node} or node.op.kind != "elementwise":
+            return f"{node.op.name} is not a single cheap operation"
+        if node.op.name in EXPENSIVE:
+            return f"{node.op.name} is expensive"
+        if len(readers) > MAX_READERS:
+            return f"{len(readers)} groups read it"
+        for reader in readers:
+            if reader.kind not in ("pointwise", "reduce"):
+                return f"a {reader.kind} group reads it"
+        stored = self.hint_bytes(node.results[0])
+        again = sum(self.hint_bytes(v) for v in node.operands)
+        if again * len(readers) > stored * (len(readers) + 1) + again:
+            return "its operands are larger than it"
+        return None
+
+    def merge_siblings(self) -> None:
+        """Pointwise groups that read the same value and do not wait for each other  ->  one kernel"""
+        groups = self.groups
+        by_input: dict[Value, list[Group]] = {}
+        for group in groups.all():
+            if group.kind == "pointwise":
+                for value in self.inputs(group):
+                    by_input.setdefault(value, []).append(group)
+        for value, sharing in by_input.items():
+            if len(sharing) < 2:
+                continue
+            current: Group | None = None
+            for group in dict.fromkeys(groups.of[g.anchor] for g in sharing):
+                if current is None or group is current:
+                    current = group
+                elif groups.path(current, group, direct=True) or groups.path(
+                    group, current, direct=True
+                ):
+                    current = group  # a later one: it may take those after it
+                else:
+                    groups.merge(current, group)
+                    findings.current().fire("siblings")
+            del value
+
+    def inputs(self, group: Group) -> Iterator[Value]:
+        """Values from outside the group; numbers and tiny tables aside."""
+        members = set(self.groups.members(group))
+        seen: set[Value] = set()
+        for node in members:
+            for v in node.operands:
+                if (v.node is None or v.node not in members) and v not in seen:
+                    seen.add(v)
+                    if not self.graph.is_weight(v):
+                        yield v
+
+
+class Reduction:
+    """Grows one group around a reduction."""
+
+    def __init__(self, fusion: Fusion, group: Group):
+        self.fusion, self.group = fusion, group
+        self.groups = fusion.groups
+        self.shape = group.anchor.operands[0].shape
+        self.axes = reduced_axes(group.anchor)
+        rank = len(self.shape)
+        self.is_last = self.axes == frozenset(range(rank - len(self.axes), rank))
+        self.rows = squeezed(tuple(d for i, d in enumerate(self.shape) if i not in self.axes))
+        self.whole = squeezed(self.shape)
+
+    def grow(self) -> None:
+        """Followers first, then what feeds them all."""
+        if self.is_last:
+            grown = True
+            while grown:
+                grown = False
+                for node in self.followers():
+                    if self.take(node):
+                        grown = True
+            self.give_back()
+
+    def followers(self) -> list[Node]:
+        found: dict[Node, None] = {}
+        for node in self.group.nodes:
+            for reader in self.groups.readers(node):
+                if self.groups.of[reader] is not self.group:
+                    found[reader] = None
+        return sorted(found, key=self.groups.place.__getitem__)
+
+    def take(self, node: Node) -> bool:
+        other = self.groups.of[node]
+        if other.nodes != {node}:
+            return False
+        problem = self.problem(node)
+        if problem is None and not self.groups.can_merge(self.group, other):
+            problem = "another operand depends on the reduction"
+        if problem is not None:
+            if node.op.kind not in ("contract", "attention", "state", "gather"):
+                self.fusion.refuse("reduction", f"{node.op.name}: {problem}", node.results[0])
+            return False
+        self.groups.move(node, self.group)
+        findings.current().fire("reduction")
+        return True
+
+    def problem(self, node: Node) -> str | None:
+        """Why a reader cannot be computed in the same kernel."""
+        if node.op.kind in ("reduce", "composite"):
+            if node.op.name == "rope":
+                return "rope is not decomposed"
+            same = node.operands[0].shape == self.shape and reduced_axes(node) == self.axes
+            return None if same else "it reduces other rows"
+        if node.op.kind != "elementwise":
+            return f"a {node.op.kind} op follows in a kernel of its own"
+        shape = squeezed(node.results[0].shape)
+        if shape not in (self.rows, self.whole) and not self.is_part_of_row(node):
+            return "it is over other rows"
+        for value in node.operands:
+            if not self.aligned(value):
+                return "it reads the reduction through a view that mixes rows"
+        return None
+
+    def is_part_of_row(self, node: Node) -> bool:
+        """Whether the result has the group's rows and part of the reduced axis (a half, say)."""
+        shape = node.results[0].shape
+        return len(self.axes) == 1 and squeezed(shape[:-1]) == self.rows
+
+    def aligned(self, value: Value) -> bool:
+        """Whether each row of `value` depends on the same row of the group's values only."""
+        node = value.node
+        if node is None or node in self.group.nodes or node in self.groups.of:
+            return True
+        if not any(self.groups.of[p] is self.group for p in self.groups.producers(node)):
+            return True
+        rank = node.results[0].type.rank
+        match node.op.name:
+            case "reshape":
+                kept = squeezed(node.operands[0].shape) == squeezed(node.results[0].shape)
+            case "broadcast_to":
+                kept = squeezed(node.operands[0].shape) in (self.rows, self.whole)
+            case "slice" | "pad" | "concat":
+                kept = normalize_axis(node.attrs["axis"], rank) == rank - 1 and len(self.axes) == 1
+            case _:
+                kept = node.op.kind == "elementwise"
+        return kept and all(self.aligned(v) for v in node.operands)
+
+    def give_back(self) -> None:
+        """Take out nodes that others read but that have no shape the kernel can store."""
+        changed = True
+        while changed:
+            changed = False
+            for node in sorted(self.group.nodes, key=self.groups.place.__getitem__, reverse=True):
+                if node is self.group.anchor or node.op.kind != "elementwise":
+                    continue
+                shape = squeezed(node.results[0].shape)
+                read = self.groups.reading_groups(node) or self.groups.leaves(node)
+                if read and shape not in (self.rows, self.whole):
+                    self.group.nodes.discard(node)
+                    self.groups.make(node)
+                    self.fusion.refuse("reduction", f"{node.op.name}: others read half a row")
+                    changed = True
+
+
+def reduced_axes(node: Node) -> frozenset[int]:
+    """The axes that a reduction, a norm or a softmax runs over."""
+    rank = node.operands[0].type.rank
+    if node.op.name in ("rms_norm", "layer_norm"):
+        return frozenset((rank - 1,))
+    given = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
+    return frozenset(normalize_axis(a, rank) for a in given)
+
+
+def is_free(node: Node) -> bool:
+    """Views and sources are never stored for their own sake."""
+    return node.op.kind in ("view", "source")
+
+
+def _is_weight_view(graph: Graph, value: Value) -> bool:
+    while value.node is not None and value.node.op.kind == "view" and len(value.node.operands) == 1:
+        value = value.node.operands[0]
+    return graph.is_weight(value)

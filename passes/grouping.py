@@ -1,0 +1,211 @@
+"""Groups of nodes while `partition` forms them: who is with whom, and who depends on whom.
+
+Invariant: groups never depend on each other in a circle, so they can be put in order.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ..ir.graph import Graph, Node, Value
+
+# kinds of groups, by the kind of the op that decides the kernel's template
+_GROUP_KIND = {
+    "elementwise": "pointwise",
+    "gather": "pointwise",
+    "state": "pointwise",
+    "view": "pointwise",
+    "source": "pointwise",
+    "reduce": "reduce",
+    "composite": "reduce",
+    "contract": "contract",
+    "attention": "attention",
+    "sample": "sample",
+    "scan": "scan",
+}
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes that become one kernel. `anchor` is the node that decides its template."""
+
+    kind: str
+    anchor: Node
+    nodes: set[Node] = field(default_factory=set)
+    first: int = 0  # smallest and largest place of its nodes in the graph
+    last: int = 0
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} group of {len(self.nodes)} around {self.anchor.op.name}>"
+
+
+class Groups:
+    """All groups of a graph. Nodes that are in none are free: copied into each reader's group."""
+
+    def __init__(self, graph: Graph, is_free):
+        self.graph = graph
+        self.place = {node: i for i, node in enumerate(graph.nodes)}
+        self.of: dict[Node, Group] = {}
+        self._producers: dict[Node, tuple[Node, ...]] = {}
+        self._readers: dict[Node, tuple[Node, ...]] = {}
+        for node in graph.nodes:
+            if not is_free(node):
+                self.make(node)
+
+    def make(self, node: Node) -> Group:
+        """A group of its own for `node`."""
+        at = self.place[node]
+        group = Group(_GROUP_KIND[node.op.kind], node, {node}, at, at)
+        self.of[node] = group
+        self._forget()
+        return group
+
+    def free(self, node: Node) -> None:
+        """Take a node that is alone in its group out: its readers will compute it again."""
+        assert self.of[node].nodes == {node}, "only a node alone in its group can be freed"
+        del self.of[node]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._producers.clear()
+        self._readers.clear()
+
+    def all(self) -> list[Group]:
+        """Groups by the place of their first node."""
+        return sorted(dict.fromkeys(self.of.values()), key=lambda g: g.first)
+
+    # ---- who reads whom, through free nodes ----
+
+    def producers(self, node: Node) -> tuple[Node, ...]:
+        """Grouped nodes whose results `node` reads, directly or through free nodes."""
+        if node not in self._producers:
+            found: dict[Node, None] = {}
+            for operand in node.operands:
+                for producer in self.sources(operand):
+                    found[producer] = None
+            self._producers[node] = tuple(found)
+        return self._producers[node]
+
+    def sources(self, value: Value) -> tuple[Node, ...]:
+        """Grouped nodes that `value` is made of, through free nodes."""
+        node = value.node
+        if node is None:
+            return ()
+        return (node,) if node in self.of else self.producers(node)
+
+    def readers(self, node: Node) -> tuple[Node, ...]:
+        """Grouped nodes that read `node`'s results, directly or through free nodes."""
+        if node not in self._readers:
+            found: dict[Node, None] = {}
+            for result in node.results:
+                for user in self.graph.uses.get(result, ()):
+                    for reader in (user,) if user in self.of else self.readers(user):
+                        found[reader] = None
+            self._readers[node] = tuple(found)
+        return self._readers[node]
+
+    def reading_groups(self, node: Node) -> list[Group]:
+        """Groups that read `node`, without its own, in order."""
+        own = self.of.get(node)
+        found = dict.fromkeys(self.of[r] for r in self.readers(node))
+        return [g for g in found if g is not own]
+
+    def leaves(self, node: Node) -> bool:
+        """Whether a result of `node`, or a free view of it, is a result of the graph."""
+        for result in node.results:
+            if result in self.graph.results:
+                return True
+            for user in self.graph.uses.get(result, ()):
+                if user not in self.of and self.leaves(user):
+                    return True
+        return False
+
+    def next_groups(self, group: Group) -> Iterator[Group]:
+        """Groups that read what `group` computes."""
+        seen: set[Group] = {group}
+        for node in group.nodes:
+            for reader in self.readers(node):
+                other = self.of[reader]
+                if other not in seen:
+                    seen.add(other)
+                    yield other
+
+    # ---- merging ----
+
+    def path(self, start: Group, end: Group, *, direct: bool) -> bool:
+        """Whether `end` depends on `start`; with direct=False through some third group only."""
+        stack = [g for g in self.next_groups(start) if direct or g is not end]
+        seen: set[Group] = set(stack)
+        while stack:
+            group = stack.pop()
+            if group is end:
+                return True
+            if group.first > end.last:
+                continue  # groups after end's last node cannot come before it
+            for following in self.next_groups(group):
+                if following not in seen:
+                    seen.add(following)
+                    stack.append(following)
+        return False
+
+    def can_merge(self, first: Group, second: Group) -> bool:
+        """Whether joining the two makes no circle."""
+        return not (
+            self.path(first, second, direct=False) or self.path(second, first, direct=False)
+        )
+
+    def merge(self, into: Group, other: Group) -> None:
+        """Move all nodes of `other` into `into`."""
+        into.nodes |= other.nodes
+        into.first, into.last = min(into.first, other.first), max(into.last, other.last)
+        for node in other.nodes:
+            self.of[node] = into
+
+    def move(self, node: Node, into: Group) -> None:
+        """Move a node that is alone in its group."""
+        assert self.of[node].nodes == {node}, "only a node alone in its group can be moved"
+        self.merge(into, self.of[node])
+
+    # ---- the end: groups in order ----
+
+    def ordered(self) -> list[Group]:
+        """Groups in an order in which each comes after those it reads."""
+        groups = self.all()
+        waiting = {g: 0 for g in groups}
+        for group in groups:
+            for following in self.next_groups(group):
+                waiting[following] += 1
+        ready = [g for g in groups if not waiting[g]]
+        order: list[Group] = []
+        while ready:
+            ready.sort(key=lambda g: -g.first)
+            group = ready.pop()
+            order.append(group)
+            for following in self.next_groups(group):
+                waiting[following] -= 1
+                if not waiting[following]:
+                    ready.append(following)
+        assert len(order) == len(groups), "groups depend on each other in a circle"
+        return order
+
+    def members(self, group: Group) -> list[Node]:
+        """Nodes of the group and the free nodes it needs, in the graph's order."""
+        needed: set[Node] = set(group.nodes)
+        stack: list[Node] = list(group.nodes)
+        while stack:
+            for operand in stack.pop().operands:
+                node = operand.node
+                if node is not None and node not in self.of and node not in needed:
+                    needed.add(node)
+                    stack.append(node)
+        return sorted(needed, key=self.place.__getitem__)
+
+
+def external_operands(nodes: Iterable[Node]) -> list[Value]:
+    """Values that the nodes read and do not compute, each once."""
+    inside = set(nodes)
+    found: dict[Value, None] = {}
+    for node in inside:
+        for v in node.operands:
+            if v.node is None or v.node not in inside:
+                found[v] = None
+    return list(found)

@@ -1,0 +1,257 @@
+"""Where an artifact's files lie: a directory or a zip, read through memory maps, written at once.
+
+Names are relative paths with forward slashes; nothing outside the artifact is ever opened.
+"""
+
+import hashlib
+import mmap
+import os
+import secrets
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Protocol
+
+from ..ir.errors import ArtifactError
+from ..ir.program import ALIGNMENT
+
+MANIFEST = "manifest.json"
+MAX_FILES = 100_000
+HASH_CHUNK = 16 << 20
+
+
+def check_name(name: str) -> str:
+    """`name`, if it is one that an artifact's file may have; else ArtifactError."""
+    path = PurePosixPath(name)
+    bad = not name or path.is_absolute() or ".." in path.parts or str(path) != name or name == "."
+    if bad or "\\" in name or ":" in name or any(ord(c) < 32 for c in name) or len(name) > 1024:
+        raise ArtifactError(
+            "a file of the artifact has a name that leads elsewhere",
+            facts=f"it is {name[:200]!r}",
+            fix="do not use this artifact: it was not written by us",
+        )
+    return name
+
+
+def digest(data: Any) -> str:
+    """SHA-256 over the SHA-256 of each 16 MiB: all cores work on a large file."""
+    view = memoryview(data)
+    chunks = [view[at : at + HASH_CHUNK] for at in range(0, len(view), HASH_CHUNK)]
+    if len(chunks) > 1:
+        with ThreadPoolExecutor(min(len(chunks), os.cpu_count() or 1)) as pool:
+            parts = list(pool.map(lambda c: hashlib.sha256(c).digest(), chunks))
+    else:
+        parts = [hashlib.sha256(chunk).digest() for chunk in chunks]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+# ---- reading -------------------------------------------------------------------------------
+
+
+class Storage(Protocol):
+    """The files of an artifact."""
+
+    path: Path
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file, None when there is none of that name."""
+        ...
+
+    def map(self, name: str) -> Any:
+        """A file's content, mapped and not copied where it is large."""
+        ...
+
+
+def open_storage(path: Path) -> Storage:
+    """The directory or zip at `path`. ArtifactError when it is neither."""
+    if path.is_dir():
+        return _Directory(path)
+    if path.is_file():
+        return _Zip(path)
+    raise ArtifactError(
+        "no such artifact",
+        where=str(path),
+        facts="there is neither a directory nor a file",
+        fix="check the path; `tilewright compile` writes artifacts",
+    )
+
+
+class _Directory:
+    def __init__(self, path: Path):
+        self.path = path
+        self._root = path.resolve()
+
+    def _file(self, name: str) -> Path:
+        file = (self._root / check_name(name)).resolve()
+        if not file.is_relative_to(self._root):  # a link that leads out
+            raise ArtifactError(
+                "a file of the artifact lies outside of it",
+                where=str(self.path / name),
+                facts=f"it is a link to {file}",
+                fix="copy the artifact with its links followed",
+            )
+        return file
+
+    def size(self, name: str) -> int | None:
+        file = self._file(name)
+        return file.stat().st_size if file.is_file() else None
+
+    def map(self, name: str) -> Any:
+        with self._file(name).open("rb") as file:
+            return _map(file.fileno(), os.fstat(file.fileno()).st_size)
+
+
+class _Zip:
+    def __init__(self, path: Path):
+        self.path = path
+        with path.open("rb") as file:
+            self._map = _map(file.fileno(), os.fstat(file.fileno()).st_size)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                entries = archive.infolist()
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+            raise ArtifactError(
+                "the file is no artifact",
+                where=str(path),
+                facts=f"reading it as a zip: {error}",
+                fix="give an artifact's directory or its .zip",
+            ) from error
+        if len(entries) > MAX_FILES:
+            raise self._error(f"it has {len(entries)} files, at most {MAX_FILES} are read")
+        self._where: dict[str, tuple[int, int]] = {}
+        for entry in entries:
+            if not entry.is_dir():
+                self._add(entry)
+
+    def _add(self, entry: zipfile.ZipInfo) -> None:
+        name = check_name(entry.filename)
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+            raise self._error(f"{name} is compressed; only stored files are read (zip -0)")
+        if entry.flag_bits & 1:
+            raise self._error(f"{name} is encrypted")
+        if name in self._where:
+            raise self._error(f"{name} is there twice")
+        header = self._map[entry.header_offset : entry.header_offset + 30]
+        if len(header) < 30 or header[:4] != b"PK\3\4":
+            raise self._error(f"{name} has no header where the directory says")
+        start = entry.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
+        if start + entry.file_size > len(self._map):
+            raise self._error(f"{name} of {entry.file_size} bytes goes past the end of the file")
+        self._where[name] = (start, entry.file_size)
+
+    def _error(self, facts: str) -> ArtifactError:
+        return ArtifactError(
+            "the zip is no artifact of ours, or is damaged",
+            where=str(self.path),
+            facts=facts,
+            fix="copy the artifact again, or unpack it and give its directory",
+        )
+
+    def size(self, name: str) -> int | None:
+        return self._where[name][1] if check_name(name) in self._where else None
+
+    def map(self, name: str) -> Any:
+        start, size = self._where[name]
+        return memoryview(self._map)[start : start + size]
+
+
+def _map(descriptor: int, size: int) -> Any:
+    return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
+
+
+# ---- writing -------------------------------------------------------------------------------
+
+Write = Callable[[BinaryIO], None]
+
+
+class Writer(Protocol):
+    """Takes the files of a new artifact."""
+
+    def add(self, name: str, write: Write) -> None:
+        """Create a file; `write` is given it, open for writing."""
+        ...
+
+
+@contextmanager
+def new_storage(path: Path) -> Iterator[Writer]:
+    """Write an artifact that appears at `path` whole, when the block ends well, or not at all.
+
+    A path that ends in .zip becomes a zip. An artifact that is there already is replaced; anything
+    else that is there is left alone, and an ArtifactError.
+    """
+    _check_replaceable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as archive:
+                yield _ZipWriter(archive)
+            os.replace(temporary, path)
+        else:
+            temporary.mkdir()
+            yield _DirectoryWriter(temporary)
+            _replace_directory(temporary, path)
+    finally:  # also after Ctrl-C: nothing half-written stays
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def _check_replaceable(path: Path) -> None:
+    is_ours = (path / MANIFEST).is_file() if path.is_dir() else path.suffix == ".zip"
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not is_ours and not is_empty:
+        raise ArtifactError(
+            "will not overwrite what is no artifact",
+            where=str(path),
+            facts="a directory without manifest.json" if path.is_dir() else "a file",
+            fix="choose another path, or remove it first",
+        )
+
+
+def _replace_directory(new: Path, path: Path) -> None:
+    if not path.exists():
+        os.rename(new, path)
+        return
+    old = new.with_suffix(".old")
+    os.rename(path, old)
+    try:
+        os.rename(new, path)
+    except BaseException:
+        os.rename(old, path)
+        raise
+    shutil.rmtree(old)
+
+
+class _DirectoryWriter:
+    def __init__(self, root: Path):
+        self._root = root
+
+    def add(self, name: str, write: Write) -> None:
+        file = self._root / check_name(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("xb") as stream:
+            write(stream)
+
+
+class _ZipWriter:
+    def __init__(self, archive: zipfile.ZipFile):
+        self._archive = archive
+
+    def add(self, name: str, write: Write) -> None:
+        # a fixed date, so that equal artifacts are equal files
+        entry = zipfile.ZipInfo(check_name(name), (1980, 1, 1, 0, 0, 0))
+        entry.external_attr = 0o644 << 16
+        # the content starts at a multiple of ALIGNMENT, so that it can be used where it lies
+        end_of_header = self._archive.start_dir + len(entry.FileHeader(zip64=True))
+        gap = -end_of_header % ALIGNMENT
+        if gap:
+            gap += ALIGNMENT if gap < 4 else 0
+            entry.extra = struct.pack("<HH", 0xD935, gap - 4) + b"\0" * (gap - 4)
+        with self._archive.open(entry, "w", force_zip64=True) as stream:
+            write(stream)

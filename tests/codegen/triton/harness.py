@@ -1,0 +1,119 @@
+"""Loop kernels with data: lowered from small graphs, run by the interpreter, against NumPy."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from tilewright.codegen.loops import LoopKernel
+from tilewright.codegen.triton.emit import emit_kernel, workspace_types
+from tilewright.ir.dim import evaluate
+from tilewright.ir.target import get_target
+
+from ..interpret import run_kernel
+
+WORKER = Path(__file__).with_name("interpret_worker.py")
+
+
+@dataclass
+class Case:
+    """A kernel, one array a parameter (in its stored dtype), and values of symbols."""
+
+    kernel: LoopKernel
+    arrays: list[np.ndarray]
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def expected(self) -> list[np.ndarray]:
+        """Every parameter after the kernel, floats in float64."""
+        flat = [a.reshape(-1).astype(np.float64) if _is_float(a) else a.reshape(-1).copy() for a in self.arrays]
+        run_kernel(self.kernel, flat, self.sizes)
+        return flat
+
+    def written(self) -> list[int]:
+        return [i for i, p in enumerate(self.kernel.params) if p.is_written]
+
+
+class Interpreter:
+    """A subprocess in which Triton interprets; TRITON_INTERPRET is read when triton is imported."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**__import__("os").environ, "TRITON_INTERPRET": "1"},
+        )
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+    def run(self, case: Case, schedule) -> list[np.ndarray]:
+        """Every parameter after the launches of `schedule`, floats in float64."""
+        kernel = case.kernel
+        root = Path(self.folder.name)
+        files: dict[int | str, tuple[str, str]] = {}
+        for number, array in enumerate(case.arrays):
+            files[number] = self._save(root / f"p{number}.npy", array)
+        for name, type in workspace_types(kernel, schedule).items():
+            shape = [evaluate(d, case.sizes) for d in type.shape]
+            poison = np.full(shape, 3, type.dtype.numpy)  # what is not written must not be read
+            if type.dtype.is_float:
+                poison = np.full(shape, np.nan, type.dtype.numpy)
+            files[name] = self._save(root / f"w_{name}.npy", poison)
+        for launch in emit_kernel(kernel, "kernel", schedule, get_target("sm_90"), interpret=True):
+            source = root / "source.py"
+            source.write_text(launch.source)
+            request = {
+                "source": str(source),
+                "name": launch.name,
+                "grid": [evaluate(d, case.sizes) for d in launch.grid],
+                "arguments": [
+                    *(files[b] for b in launch.buffers),
+                    *(evaluate(d, case.sizes) for d in launch.dims),
+                ],
+            }
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            answer = json.loads(self.process.stdout.readline())
+            assert answer["ok"], f"{answer.get('error')}\n{launch.source}"
+        return [self._read(files[i], a) for i, a in enumerate(case.arrays)]
+
+    def _save(self, path: Path, array: np.ndarray) -> tuple[str, str]:
+        is_bf16 = array.dtype == ml_dtypes.bfloat16
+        np.save(path, array.view(np.int16) if is_bf16 else array)
+        return str(path), "bf16" if is_bf16 else array.dtype.name
+
+    def _read(self, file: tuple[str, str], like: np.ndarray) -> np.ndarray:
+        array = np.load(file[0])
+        if file[1] == "bf16":
+            array = array.view(ml_dtypes.bfloat16)
+        array = array.reshape(-1)
+        return array.astype(np.float64) if _is_float(like) else array
+
+
+def check(interpreter: Interpreter, case: Case, schedule, tolerance: float = 1e-5) -> None:
+    """Run and compare everything written, relative to the largest value."""
+    got, want = interpreter.run(case, schedule), case.expected()
+    assert case.written()
+    for number in case.written():
+        a, b = got[number], want[number]
+        if b.dtype.kind != "f":
+            np.testing.assert_array_equal(a, b)
+            continue
+        finite = np.isfinite(b)
+        np.testing.assert_array_equal(np.isfinite(a), finite)
+        scale = max(np.abs(b[finite]).max(initial=0.0), 1e-30)
+        np.testing.assert_allclose(a[finite], b[finite], rtol=0, atol=tolerance * scale)
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16

@@ -1,0 +1,192 @@
+"""The kernels that the Triton tests build: one or two of each template, from small graphs."""
+
+from dataclasses import replace
+
+import numpy as np
+from tilewright.codegen.lower import lower_group
+from tilewright.ir.builder import Builder, Rebuilder
+from tilewright.ir.dim import evaluate
+from tilewright.ir.types import bf16, f32, i32, i64
+
+from .harness import Case
+
+
+def make(b: Builder, outputs, sizes, arrays=None, updates=None) -> Case:
+    """All nodes of `b` as one kernel, with random data."""
+    b.updates = dict(updates or {})
+    graph = _in_one_group(b.graph(outputs))
+    low = lower_group(graph, graph.nodes, {})
+    rng = np.random.default_rng(0)
+    data, params = [], []
+    for value, param in zip(low.values, low.kernel.params):
+        shape = [evaluate(d, sizes) for d in value.shape]
+        if value.name is not None and value.name in (arrays or {}):
+            data.append(arrays[value.name].astype(value.dtype.numpy))
+        elif value.dtype.is_float:
+            data.append(rng.standard_normal(shape).astype(value.dtype.numpy))
+        else:
+            data.append(rng.integers(0, 3, shape).astype(value.dtype.numpy))
+        params.append(replace(param, is_constant=value in graph.weights))
+    ranges = {name: graph.symbols[name] for name in low.kernel.symbols}
+    return Case(replace(low.kernel, params=tuple(params), ranges=ranges), data, dict(sizes))
+
+
+def _in_one_group(graph):
+    b = Rebuilder(graph)
+    for node in graph.nodes:
+        new = b.node(node.op, [b[v] for v in node.operands], node.attrs, group="k0")
+        for old, result in zip(node.results, new.results):
+            b[old] = result
+    return b.finish()
+
+
+def pointwise(t=7, dtype=f32) -> Case:
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    x = b.input("x", (1, s, 24), dtype)
+    heads = b.transpose(b.reshape(x, shape=(1, s, 3, 8)), perm=(0, 2, 1, 3))
+    low, high = (b.slice(heads, axis=-1, start=a, stop=a + 4) for a in (0, 4))
+    y = b.silu(b.concat(b.neg(high), low, axis=-1))
+    z = b.reshape(b.transpose(y, perm=(0, 2, 1, 3)), shape=(1, s, 24))
+    return make(b, [b.add(z, x)], {"t": t})
+
+
+def embedding(t=5, dtype=bf16) -> Case:
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    table = b.weight("table", (5, 16), dtype)
+    return make(b, [b.gather(table, b.input("ids", (1, s), i64))], {"t": t})
+
+
+def rope_append(t=5, dtype=f32) -> Case:
+    b = Builder()
+    s, pages = b.dim("t", 1, 512), b.dim("pages", 1)
+    qkv = b.input("qkv", (1, s, 32), dtype)
+    cos, sin = b.input("cos", (1, s, 8), dtype), b.input("sin", (1, s, 8), dtype)
+    slots = b.input("slots", (s,), i32)
+    kv = b.state("kv", (pages, 2, 1, 4, 8), dtype)
+    tables = [b.reshape(v, shape=(1, 1, s, 8)) for v in (cos, sin)]
+
+    def heads(start, count):
+        part = b.slice(qkv, axis=-1, start=start, stop=start + 8 * count)
+        return b.transpose(b.reshape(part, shape=(1, s, count, 8)), perm=(0, 2, 1, 3))
+
+    def flat(x, count):
+        return b.reshape(b.transpose(x, perm=(0, 2, 1, 3)), shape=(s, count, 8))
+
+    q = flat(b.rope(heads(0, 2), *tables), 2)
+    k = flat(b.rope(heads(16, 1), *tables), 1)
+    new = b.kv_append(kv, k, flat(heads(24, 1), 1), slots)
+    place = np.random.default_rng(1).permutation(40)[:t].astype(np.int32)
+    if t > 1:
+        place[t // 2] = -1
+    return make(b, [q], {"t": t, "pages": 10}, {"slots": place}, {"kv": new})
+
+
+def norm(name="rms_norm", t=6, width=24, dtype=f32) -> Case:
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    x = b.input("x", (s, width), dtype)
+    weights = [b.weight(n, (width,), dtype) for n in ("w", "b")]
+    if name == "softmax":
+        y = b.softmax(x)
+    else:
+        y = getattr(b, name)(x, *weights[: 1 + (name == "layer_norm")])
+    return make(b, [b.mul(y, x)], {"t": t})
+
+
+def reductions(t=3, width=33, dtype=f32) -> Case:
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    x = b.input("x", (s, width), dtype)
+    results = [
+        b.argmax(x, axis=-1),
+        b.max(x, axes=(1,)),
+        b.min(b.neg(x), axes=(1,)),
+        b.mean(b.exp(x), axes=(-1,)),
+        b.any(b.gt(x, b.constant(2.0, dtype)), axes=(1,)),
+        b.argmin(x, axis=-1),
+    ]
+    return make(b, results, {"t": t})
+
+
+def columns(t=37, width=40) -> Case:
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    x = b.input("x", (s, width))
+    return make(b, [b.sum(b.transpose(x, perm=(1, 0)), axes=(1,))], {"t": t})
+
+
+def linear(m=1, n=40, k=48, dtype=f32, *, norm=True, bias=True) -> Case:
+    """rms_norm, matmul, bias and residual: one kernel."""
+    b = Builder()
+    s = b.dim("t", 1, 512) if m is not None else 1
+    x, r = b.input("x", (1, s, k), dtype), b.input("r", (1, s, n), dtype)
+    if norm:
+        x = b.rms_norm(x, b.weight("g", (k,), dtype))
+    y = b.matmul(x, b.weight("w", (n, k), dtype), transpose_w=True)
+    if bias:
+        y = b.add(y, b.weight("bias", (n,), dtype))
+    return make(b, [b.add(y, r)], {} if m is None else {"t": m})
+
+
+def gated(m=1, n=40, k=48, dtype=f32) -> Case:
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    x = b.rms_norm(b.input("x", (s, k), dtype), b.weight("g", (k,), dtype))
+    ws = [b.weight(name, (n, k), dtype) for name in ("gate", "up")]
+    return make(b, [b.gated_linear(x, *ws, activation="silu")], {"t": m})
+
+
+def scores(t=9) -> Case:
+    """A batched product of activations with a causal mask in the epilogue; N is symbolic."""
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    q, k = b.input("q", (2, 2, s, 8)), b.input("k", (2, 1, s, 8))
+    k = b.broadcast_to(k, shape=(2, 2, s, 8))
+    y = b.mul(b.matmul(q, k, transpose_w=True), b.constant(0.5, f32))
+    at = b.iota(length=s)
+    seen = b.le(b.reshape(at, shape=(1, s)), b.reshape(at, shape=(s, 1)))
+    return make(b, [b.where(seen, y, b.constant(float("-inf"), f32))], {"t": t})
+
+
+def attention(lengths, contexts, *, dtype=f32, heads=4, groups=2, size=8, page=4, window=None, softcap=None) -> Case:
+    """Sequences of `lengths` new tokens, `contexts` cached ones in all; q is a slice."""
+    b = Builder()
+    s, n, pages, width = (b.dim(name, 1, 4096) for name in ("t", "seqs", "pages", "width"))
+    inner = heads * size
+    qkv = b.input("qkv", (s, inner + 8), dtype)
+    q = b.reshape(b.slice(qkv, axis=1, start=8, stop=8 + inner), shape=(s, heads, size))
+    kv = b.state("kv", (pages, 2, groups, page, size), dtype)
+    names = ("table", "starts", "lens")
+    meta = [b.input(x, shape, i32) for x, shape in zip(names, ((n, width), (n + 1,), (n,)))]
+    out = b.paged_attention(q, kv, *meta, scale=0.3, window=window, softcap=softcap)
+    needed = [-(-c // page) for c in contexts]
+    table = np.zeros((len(lengths), max(needed)), np.int32)
+    order = np.random.default_rng(3).permutation(sum(needed)).astype(np.int32)
+    for i, count in enumerate(needed):
+        table[i, :count], order = order[:count], order[count:]
+    arrays = {
+        "table": table,
+        "starts": np.cumsum([0, *lengths]).astype(np.int32),
+        "lens": np.array(contexts, np.int32),
+    }
+    sizes = {"t": sum(lengths), "seqs": len(lengths), "pages": sum(needed), "width": max(needed)}
+    return make(b, [out], sizes, arrays)
+
+
+def sample(vocab=300) -> Case:
+    b = Builder()
+    rows = b.dim("rows", 1, 256)
+    logits = b.input("logits", (rows, vocab))
+    kinds = {"temperature": f32, "top_k": i32, "top_p": f32, "seed": i64, "step": i64}
+    inputs = [b.input(name, (rows,), dtype) for name, dtype in kinds.items()]
+    arrays = {
+        "temperature": np.array([0, 1, 0.7, 1.3, 1, 0.5]),
+        "top_k": np.array([0, 0, 5, 0, 40, 1]),
+        "top_p": np.array([1, 1, 1, 0.6, 0.8, 1]),
+        "seed": np.array([0, 1, 2, -3, 2**40 + 1, 5]),
+        "step": np.arange(6),
+        "logits": 2 * np.random.default_rng(5).standard_normal((6, vocab)),
+    }
+    return make(b, [b.sample(logits, *inputs)], {"rows": 6}, arrays)

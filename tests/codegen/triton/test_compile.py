@@ -1,0 +1,69 @@
+"""Every template compiles for every GPU target, on a machine without a GPU."""
+
+import shutil
+
+import pytest
+from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.triton.compile import compile_kernel
+from tilewright.codegen.triton.emit import emit_kernel
+from tilewright.codegen.triton.schedule import AttentionSchedule, DotSchedule
+from tilewright.ir.target import TARGETS
+from tilewright.ir.types import bf16, f32
+
+from . import samples
+
+pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
+
+GPUS = [t for t in TARGETS.values() if t.is_gpu]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    """Triton's cache in a folder of this run: a compile that was cached proves nothing."""
+    patch = pytest.MonkeyPatch()
+    folder = tmp_path_factory.mktemp("triton")
+    patch.setenv("TRITON_CACHE_DIR", str(folder))
+    yield
+    patch.undo()
+    shutil.rmtree(folder)
+
+
+def build(case, target, schedule=None):
+    _, buckets = choices(case.kernel, target)
+    schedules = [s for _, _, s in buckets] if schedule is None else [schedule]
+    for number, chosen in enumerate(schedules):
+        for launch in emit_kernel(case.kernel, f"kernel{number}", chosen, target):
+            compiled = compile_kernel(launch, target)
+            assert compiled.binary[:4] == b"\x7fELF"
+            assert compiled.entry.encode() in compiled.binary
+            assert 0 <= compiled.shared_bytes <= target.shared_bytes
+
+
+CASES = {
+    "rope_append": lambda: samples.rope_append(dtype=bf16),
+    "rms_norm": lambda: samples.norm(width=4096, dtype=bf16),
+    "argmax": lambda: samples.reductions(2, 30000, f32),
+    "linear": lambda: samples.linear(4, 256, 512, bf16),
+    "linear_f32": lambda: samples.linear(4, 256, 512, f32),
+    "gated": lambda: samples.gated(4, 256, 512, bf16),
+    "scores": samples.scores,
+    "attention": lambda: samples.attention([4], [4], dtype=bf16, heads=32, groups=8, size=128, page=16),
+    "sample": lambda: samples.sample(128256),
+}
+
+
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
+@pytest.mark.parametrize("name", CASES)
+def test_default_schedules_compile(name, target):
+    build(CASES[name](), target)
+
+
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
+def test_other_schedules_compile(target):
+    linear = samples.linear(4, 256, 512, bf16)
+    build(linear, target, DotSchedule(16, 64, 64, True, True, split_k=2, num_stages=2))
+    build(
+        samples.attention([4], [4], dtype=bf16, heads=8, groups=2, size=64, window=100, softcap=30.0),
+        target,
+        AttentionSchedule(16, 32, 1, 4, 1),
+    )

@@ -1,0 +1,110 @@
+"""Every template under Triton's interpreter, against the NumPy reading of the same loop IR."""
+
+import pytest
+from tilewright.codegen.triton.schedule import (
+    AttentionSchedule,
+    DotSchedule,
+    GemvSchedule,
+    PointwiseSchedule,
+    ReduceSchedule,
+    SampleSchedule,
+)
+from tilewright.ir.types import bf16
+
+from . import samples
+from .harness import Interpreter, check
+
+pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
+
+
+@pytest.fixture(scope="module")
+def interpreter():
+    running = Interpreter()
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("make", [samples.pointwise, samples.embedding, samples.rope_append])
+@pytest.mark.parametrize("t", [1, 7])
+def test_pointwise(interpreter, make, t):
+    check(interpreter, make(t), PointwiseSchedule(64, 1))
+
+
+def test_pointwise_bf16(interpreter):
+    check(interpreter, samples.rope_append(4, bf16), PointwiseSchedule(64, 1), 8e-3)
+
+
+@pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm"])
+@pytest.mark.parametrize(
+    "schedule", [ReduceSchedule(4, 32, True), ReduceSchedule(1, 32, True), ReduceSchedule(2, 16, False)]
+)
+def test_norms(interpreter, name, schedule):
+    check(interpreter, samples.norm(name), schedule)
+
+
+@pytest.mark.parametrize("schedule", [ReduceSchedule(2, 64, True), ReduceSchedule(1, 16, False)])
+def test_reductions(interpreter, schedule):
+    check(interpreter, samples.reductions(), schedule)
+
+
+def test_columns(interpreter):
+    check(interpreter, samples.columns(), ReduceSchedule(16, 16, False))
+
+
+@pytest.mark.parametrize("schedule", [GemvSchedule(1, 16, 2), GemvSchedule(4, 32, 1), GemvSchedule(16, 64, 4)])
+@pytest.mark.parametrize("m", [1, 3])
+def test_gemv(interpreter, schedule, m):
+    check(interpreter, samples.linear(m), schedule)
+    check(interpreter, samples.gated(m), schedule)
+
+
+def test_gemv_over_many_tiles(interpreter):
+    check(interpreter, samples.linear(2, 8, 600), GemvSchedule(8, 16, 2))
+
+
+DOTS = [
+    DotSchedule(16, 16, 16, True),
+    DotSchedule(16, 32, 32, False),
+    DotSchedule(16, 16, 16, True, materialize=True),
+    DotSchedule(16, 32, 16, False, materialize=True, split_k=3),
+]
+
+
+@pytest.mark.parametrize("schedule", DOTS)
+@pytest.mark.parametrize("m", [2, 19])
+def test_dot(interpreter, schedule, m):
+    check(interpreter, samples.linear(m), schedule)
+    check(interpreter, samples.gated(m), schedule)
+
+
+def test_dot_bf16(interpreter):
+    check(interpreter, samples.linear(5, dtype=bf16), DOTS[0], 8e-3)
+    check(interpreter, samples.linear(5, dtype=bf16), DOTS[2], 8e-3)
+
+
+@pytest.mark.parametrize("schedule", [DOTS[0], DOTS[1], GemvSchedule(4, 8, 1)])
+def test_batched_product_of_activations(interpreter, schedule):
+    check(interpreter, samples.scores(), schedule)
+
+
+BATCHES = [([1], [9]), ([1, 1, 1], [4, 17, 1]), ([5, 1, 9], [5, 12, 20]), ([3, 0, 2], [11, 4, 2])]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(
+    "schedule", [AttentionSchedule(1, 16), AttentionSchedule(1, 16, 3), AttentionSchedule(4, 16), AttentionSchedule(1, 4)]
+)
+def test_attention(interpreter, batch, schedule):
+    check(interpreter, samples.attention(*batch), schedule)
+
+
+@pytest.mark.parametrize("schedule", [AttentionSchedule(1, 16, 2), AttentionSchedule(4, 16)])
+def test_attention_variants(interpreter, schedule):
+    batch = ([5, 1, 9], [5, 12, 40])
+    check(interpreter, samples.attention(*batch, window=6, softcap=2.0), schedule)
+    check(interpreter, samples.attention(*batch, heads=3, groups=3, size=6), schedule)
+    check(interpreter, samples.attention(*batch, dtype=bf16), schedule, 8e-3)
+
+
+def test_sample(interpreter):
+    check(interpreter, samples.sample(), SampleSchedule(128, 1))
