@@ -1,20 +1,21 @@
 """`LLM(model)`: from a checkpoint, a module or an artifact to an engine that generates."""
 
+import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..ir.errors import ArtifactError, OptionError, OutOfMemory
+import numpy as np
+
+from ..ir.errors import ArtifactError, CheckpointError, OptionError
 from ..ir.program import Program
 from ..ir.target import Target
 from ..ir.types import DType, bf16, f16, f32
-from ..runtime.artifact import Artifact, is_artifact, load_artifact, save_artifact
-from ..runtime.engine import Engine, EngineConfig
-from ..runtime.executable import Executable
+from ..runtime import artifact as artifacts
 from ..runtime.llm import LLM as RuntimeLLM
-from ..runtime.runner import ProgramRunner
+from ..runtime.serving import ModelInfo, ServeOptions, build_llm
 from ..runtime.tokenizer import Tokenizer
 from . import cache
 from .compiler import open_device, resolve_target
@@ -29,18 +30,36 @@ DTYPES = {
 }
 MAX_STEP_TOKENS = 8192  # the range of a program's token dim
 PAGE_SIZE = 16
-DEFAULT_KV_BYTES = 4 << 30  # the most a KV pool takes unless asked for more
 DEFAULT_CONTEXT = 8192  # of models that state no limit
+FACTS = "build.json"  # the artifact's file of facts below
 
 Progress = Callable[[str, int, int], None]  # (what, done, of)
 
 
 @dataclass(frozen=True)
-class BuildFacts:
-    """How a program came about: what the demo and `inspect` print."""
+class Model:
+    """A compiled language model: what an artifact holds, and how it came about."""
 
-    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
+    program: Program
+    weights: Mapping[str, np.ndarray]
+    info: ModelInfo
+    tokenizer: Tokenizer | None
+    facts: Mapping[str, Any]  # architecture, layers, dtype, seconds by stage, what passes did
+    graph_text: str = ""
     was_cached: bool = False
+
+    def save(self, path: str | Path) -> Path:
+        """Write an artifact."""
+        return artifacts.save(
+            path,
+            self.program,
+            self.weights,
+            {FACTS: json.dumps(dict(self.facts), indent=1)},
+            graph_text=self.graph_text,
+            model=self.info,
+            tokenizer=self.tokenizer,
+            tools={k: v for k, v in cache.libraries().items() if v is not None},
+        )
 
 
 class LLM(RuntimeLLM):
@@ -71,40 +90,35 @@ class LLM(RuntimeLLM):
         use_cache: bool = True,
         progress: Progress | None = None,
     ):
-        request = BuildRequest(
-            model, tokenizer, _dtype(dtype, "dtype"), resolve_target(target),
-            _dtype(kv_cache_dtype, "kv_cache_dtype"), use_cache,
-        )  # fmt: skip
         if not 0 < max_num_batched_tokens <= MAX_STEP_TOKENS:
             raise OptionError(
                 f"max_num_batched_tokens is {max_num_batched_tokens}",
                 facts=f"a step takes 1 to {MAX_STEP_TOKENS} tokens",
             )
-        built = build_language_model(request, progress or (lambda *_: None))
-        program, facts = built.artifact.program, built.artifact.facts
-        device = open_device(resolve_target(program.target))
-        context = facts.get("max_positions") or DEFAULT_CONTEXT
-        if max_model_len is not None and not 0 < max_model_len <= context:
-            raise OptionError(
-                f"max_model_len is {max_model_len}", facts=f"the model allows 1 to {context} tokens"
-            )
-        context = max_model_len or context
-        pages = _num_pages(program, device, context, max_num_seqs, kv_cache_bytes)
-        executable = Executable(program, built.artifact.weights, device, sizes={"pages": pages})
-        text = built.artifact.tokenizer_json
-        reader = text and Tokenizer(
-            text, built.artifact.chat_template, built.artifact.facts.get("special_tokens")
+        options = ServeOptions(
+            max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_bytes, seed
         )
-        config = EngineConfig(
-            context_len=context,
-            eos_token_ids=frozenset(facts.get("eos_ids", ())),
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            seed=seed,
+        request = Request(
+            model,
+            tokenizer,
+            _dtype(dtype, "dtype"),
+            resolve_target(target),
+            _dtype(kv_cache_dtype, "kv_cache_dtype"),
+            use_cache,
         )
-        super().__init__(Engine(ProgramRunner(executable), config, reader or None), reader or None)
-        self.executable, self.program, self.facts = executable, program, facts
-        self.build = built.facts
+        built = get_model(request, progress or (lambda *_: None))
+        device = open_device(resolve_target(built.program.target))
+        llm = build_llm(
+            built.program, built.weights, device, built.info, built.tokenizer, options
+        )
+        super().__init__(llm.engine, llm.tokenizer, llm.default_params, llm.memory)
+        self.executable = llm.engine.runner.executable
+        self.model = built
+
+    @property
+    def program(self) -> Program:
+        """The compiled program."""
+        return self.model.program
 
     @property
     def weight_bytes(self) -> int:
@@ -115,28 +129,48 @@ class LLM(RuntimeLLM):
     def kernels_per_layer(self) -> float:
         """Launches of one step that belong to layers, by the number of layers."""
         counted = sum(_is_layer(step.loc) for step in self.program.steps)
-        return counted / max(1, self.facts.get("num_layers", 1))
+        return counted / max(1, self.model.facts["num_layers"])
+
+    def save(self, path: str | Path) -> Path:
+        """Write an artifact that `LLM(path)` loads without compiling anything."""
+        return self.model.save(path)
 
 
 @dataclass(frozen=True)
-class BuildRequest:
+class Request:
     """What decides a compiled model."""
 
-    model: Any
-    tokenizer: Any
-    dtype: DType | None  # None: the target's own choice
-    target: Target
-    kv_dtype: DType | None
-    use_cache: bool
+    model: Any  # a path, "demo", or a transformers module
+    tokenizer: Any = None
+    dtype: DType | None = None  # None: the target's own choice
+    target: Target = field(default_factory=lambda: resolve_target("auto"))
+    kv_dtype: DType | None = None
+    use_cache: bool = True
 
+    @property
+    def path(self) -> Path | None:
+        """Where the model's files are; None for a module in memory."""
+        if self.model == "demo":
+            from .demo_model import demo_path
+
+            return demo_path()
+        return Path(self.model) if isinstance(self.model, (str, Path)) else None
+
+    @property
+    def stored(self) -> DType:
+        """The dtype of weights: bf16 unless asked, as memory traffic is what decoding costs."""
+        return self.dtype or bf16
+
+    @property
     def key(self) -> str | None:
-        """The cache key; None for a module in memory, whose identity is not known."""
-        if not isinstance(self.model, (str, Path)):
+        """The cache key; None for a module, whose content has no identity short of reading it."""
+        path = self.path
+        if path is None or not self.use_cache:
             return None
         return cache.key_of(
             {
-                "files": cache.file_identity(Path(self.model)),
-                "dtype": str(self.dtype),
+                "files": cache.file_identity(path),
+                "dtype": self.stored.name,
                 "kv_dtype": str(self.kv_dtype),
                 "target": repr(self.target),
                 "isa": _isa(self.target),
@@ -145,160 +179,122 @@ class BuildRequest:
         )
 
 
-@dataclass(frozen=True)
-class Built:
-    """An artifact in memory, and how it came about."""
-
-    artifact: Artifact
-    facts: BuildFacts
-
-
-def build_language_model(request: BuildRequest, progress: Progress) -> Built:
+def get_model(request: Request, progress: Progress) -> Model:
     """The compiled model: an artifact as it is, else from the cache, else built now."""
-    start = time.perf_counter()
-    model = request.model
-    if model == "demo":
-        from .demo_model import demo_path
-
-        request = _with_model(request, demo_path())
-        model = request.model
-    if isinstance(model, (str, Path)) and is_artifact(Path(model)):
-        artifact = load_artifact(Path(model))
-        return Built(artifact, BuildFacts({"load": time.perf_counter() - start}, True))
-    if isinstance(model, (str, Path)) and not Path(model).exists():
-        request = _with_model(request, _require_path(model))
-    key = request.key() if request.use_cache else None
-    if key is not None:
-        found = _from_cache(cache.path_of(key))
-        if found is not None:
-            return Built(found, BuildFacts({"load": time.perf_counter() - start}, True))
-    artifact, seconds = compile_language_model(request, progress)
-    if key is not None:
-        path = cache.path_of(key)
-        save_artifact(path, artifact)
-        # read back through the memory map, so that the copy made while building can go
-        del artifact
-        artifact = load_artifact(path)
-    return Built(artifact, BuildFacts(seconds, False))
+    path = request.path
+    if path is not None and not path.exists():
+        raise CheckpointError(
+            "no such file or folder",
+            where=str(path),
+            fix="give a .gguf file, a folder with config.json, an artifact, or 'demo';"
+            " nothing is downloaded",
+        )
+    if path is not None and is_artifact(path):
+        return read_model(path)
+    key = request.key
+    if key is None:
+        return build_model(request, progress)
+    kept = cache.path_of(key)
+    found = _from_cache(kept)
+    if found is not None:
+        return found
+    build_model(request, progress).save(kept)
+    # read back through the memory map, so that the copy made while building can go
+    return replace(read_model(kept), was_cached=False)
 
 
-def compile_language_model(
-    request: BuildRequest, progress: Progress
-) -> tuple[Artifact, dict[str, float]]:
-    """Capture, optimize, build. -> the artifact, and seconds by stage."""
+def is_artifact(path: Path) -> bool:
+    """Whether `path` looks like an artifact: a folder with a manifest, or a zip."""
+    return (path / artifacts.MANIFEST).is_file() or path.suffix == ".zip"
+
+
+def read_model(path: Path) -> Model:
+    """Load an artifact. ArtifactError when it is damaged, foreign, or no language model."""
+    found = artifacts.load(path)
+    if found.model is None or FACTS not in found.extras:
+        raise ArtifactError(
+            "the artifact is no language model",
+            where=str(path),
+            facts="it holds a program alone",
+            fix="run it with tilewright.load",
+        )
+    facts = json.loads(found.extras[FACTS])
+    return Model(
+        found.program,
+        found.weights,
+        found.model,
+        found.tokenizer,
+        facts,
+        found.graph_text or "",
+        was_cached=True,
+    )
+
+
+def build_model(request: Request, progress: Progress) -> Model:
+    """Capture, optimize, build."""
     # the front end brings torch and transformers: a start from the cache does without
     from ..frontend.huggingface import capture_causal_lm
-    from ..passes.pipelines import causal_lm
+    from ..passes.pipelines import language_model
     from .compiler import compile_graph
 
-    watch = _Stopwatch(progress)
-    with watch("capture"):
-        stored = request.dtype or request.target.compute_dtype
-        if not request.target.is_gpu and request.dtype is None:
-            stored = bf16
-        request.target.require_dtype(stored, "dtype")
-        captured_in = stored if request.target.is_gpu else f32
-        captured = capture_causal_lm(request.model, tokenizer=request.tokenizer, dtype=captured_in)
-    with watch("compile"):
-        pipeline = causal_lm(
-            weights_dtype=stored,
-            kv_dtype=request.kv_dtype,
-            page_size=PAGE_SIZE,
-            max_tokens=MAX_STEP_TOKENS,
-        )
-        compiled = compile_graph(
-            captured.graph, captured.weights, pipeline, request.target, progress=progress
-        )
+    stored, target = request.stored, request.target
+    target.require_dtype(stored, "dtype")
+    start = time.perf_counter()
+    progress("capture", 0, 1)
+    captured = capture_causal_lm(
+        request.path or request.model,
+        tokenizer=request.tokenizer,
+        # activations: matrix units want them narrow, a CPU gains nothing by it
+        dtype=stored if target.is_gpu else f32,
+    )
+    loaded = captured.tokenizer.load() if captured.tokenizer is not None else None
+    captured_at = time.perf_counter()
+    pipeline = language_model(
+        None if stored == f32 else stored,
+        page_size=PAGE_SIZE,
+        kv_dtype=request.kv_dtype,
+        max_tokens=MAX_STEP_TOKENS,
+    )
+    compiled = compile_graph(
+        captured.graph, captured.weights, pipeline, target, progress=progress
+    )
     facts = captured.facts
-    tokenizer = captured.tokenizer.load() if captured.tokenizer is not None else None
-    artifact = Artifact(
-        program=compiled.program,
-        weights=compiled.weights,
-        graph_text=str(compiled.graph),
-        tokenizer_json=tokenizer.tokenizer.to_str() if tokenizer else None,
-        chat_template=tokenizer.chat_template if tokenizer else None,
-        facts={
+    return Model(
+        compiled.program,
+        compiled.weights,
+        ModelInfo(
+            facts.architecture, facts.max_positions or DEFAULT_CONTEXT, tuple(facts.eos_ids)
+        ),
+        loaded
+        and Tokenizer(loaded.tokenizer.to_str(), loaded.chat_template, loaded.special_tokens),
+        {
             "architecture": facts.architecture,
-            "vocab_size": facts.vocab_size,
-            "max_positions": facts.max_positions,
-            "eos_ids": list(facts.eos_ids),
             "num_layers": facts.num_layers,
             "hidden_size": facts.hidden_size,
+            "vocab_size": facts.vocab_size,
             "dtype": stored.name,
-            "special_tokens": dict(tokenizer.special_tokens) if tokenizer else {},
-            "report": compiled.report.to_json(),
-            "libraries": cache.libraries(),
+            "fallback_ops": compiled.fallback_ops,
+            "seconds": {
+                "capture": captured_at - start,
+                "compile": time.perf_counter() - captured_at,
+            },
+            "passes": compiled.report.to_json(),
+            "notes": list(captured.notes),
         },
-    )
-    return artifact, watch.seconds
-
-
-class _Stopwatch:
-    def __init__(self, progress: Progress):
-        self.progress = progress
-        self.seconds: dict[str, float] = {}
-
-    def __call__(self, stage: str) -> "_Stopwatch":
-        self.stage = stage
-        return self
-
-    def __enter__(self) -> None:
-        self.progress(self.stage, 0, 1)
-        self.start = time.perf_counter()
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.seconds[self.stage] = time.perf_counter() - self.start
-        if kind is None:
-            self.progress(self.stage, 1, 1)
-
-
-def _with_model(request: BuildRequest, model: Any) -> BuildRequest:
-    from dataclasses import replace
-
-    return replace(request, model=model)
-
-
-def _require_path(model: str | Path) -> Path:
-    from ..ir.errors import CheckpointError
-
-    raise CheckpointError(
-        "no such file or folder",
-        where=str(model),
-        fix="give a .gguf file, a folder with config.json, an artifact, or 'demo';"
-        " nothing is downloaded",
+        str(compiled.graph),
     )
 
 
-def _from_cache(path: Path) -> Artifact | None:
+def _from_cache(path: Path) -> Model | None:
     if not path.exists():
         return None
     try:
-        artifact = load_artifact(path)
+        model = read_model(path)
     except ArtifactError:
-        cache.remove(path)  # damaged, say by a full disk: build it again
+        cache.remove(path)  # damaged, say by a full disk: it is built again
         return None
     cache.touch(path)
-    return artifact
-
-
-def _num_pages(
-    program: Program, device: Any, context: int, max_num_seqs: int, kv_cache_bytes: int | None
-) -> int:
-    """Pages for all sequences at full length, or as many as the memory given holds."""
-    assert program.kv is not None
-    page = program.kv.page_bytes
-    one = -(-context // program.kv.page_size)
-    free = device.free_bytes()
-    budget = kv_cache_bytes or min(DEFAULT_KV_BYTES, free // 2)
-    pages = min(one * max_num_seqs, budget // page)
-    if pages < 1 or (kv_cache_bytes is not None and kv_cache_bytes > free):
-        raise OutOfMemory(
-            "the KV pool does not fit",
-            facts=f"a page of {program.kv.page_size} tokens takes {page:,} bytes; "
-            f"{budget:,} bytes are allowed, {free:,} are free",
-            fix="raise kv_cache_bytes, or free memory",
-        )
-    return pages
+    return model
 
 
 def _is_layer(loc: str | None) -> bool:
@@ -317,7 +313,5 @@ def _dtype(name: str, option: str) -> DType | None:
     if name == "auto":
         return None
     if name not in DTYPES:
-        raise OptionError(
-            f"{option} is {name!r}", facts=f"choices: auto, {', '.join(DTYPES)}"
-        )
+        raise OptionError(f"{option} is {name!r}", facts=f"choices: auto, {', '.join(DTYPES)}")
     return DTYPES[name]

@@ -46,8 +46,8 @@ def read_dynamic_shapes(
 ) -> DynamicShapes:
     """Read a specification against the arguments it is for; `DimError` where they do not match."""
     if not spec:
-        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None)
-        return DynamicShapes(None, tuple({} for _ in leaves))
+        count = len(pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None))
+        return DynamicShapes(None, ({},) * count)
     bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     names = list(bound)
     if isinstance(spec, Mapping):
@@ -133,10 +133,11 @@ def _axis(declared: Any, where: str) -> Axis | None:
         raise DimError(
             f"{declared!r} is no dim", where=where, fix='use torch.export.Dim("name", min=, max=)'
         )
-    root, dim = declared, None
+    root: Any = declared
+    dim: Dim | None = None
     if hasattr(declared, "root"):  # 2 * batch and the like
         root = declared.root
-        dim = declared.fn(dims.symbol(root.__name__))
+        dim = getattr(declared, "fn")(dims.symbol(root.__name__))  # noqa: B009  its stub lacks it
     if not root.__name__.isidentifier() or root.__name__ in ("min", "max"):
         raise DimError(f"{root.__name__!r} is not a name for a dim", where=where)
     return Axis(

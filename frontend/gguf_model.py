@@ -48,23 +48,24 @@ def hf_config(file: GGUFFile) -> Any:
             f"GGUF architecture {arch!r} is not read directly",
             where=str(file.path),
             facts=f"architectures read: {', '.join(sorted(MODEL_TYPES))}",
-            fix="load the model in transformers and pass the module, or give its safetensors folder",
+            fix="load it in transformers and pass the module, or give its safetensors folder",
         )
     model_type = MODEL_TYPES[arch]
     if arch == "llama" and "mistral" in str(file.metadata.get("general.name", "")).lower():
         model_type = "mistral"  # llama.cpp writes both under one name
+    tables: dict[str, dict[str, str | None]] = GGUF_CONFIG_MAPPING
     config_class = CONFIG_MAPPING[model_type]
     known = config_class().to_dict()
     prefix = f"{arch}."
     fields: dict[str, Any] = {}
-    for key, target in GGUF_CONFIG_MAPPING[arch].items():
+    for key, target in tables[arch].items():
         if target is not None and prefix + key in file.metadata:
             fields[target] = file.metadata[prefix + key]
     for key, target in _MORE_FACTS.items():
         if target in known and target not in fields and prefix + key in file.metadata:
             fields[target] = file.metadata[prefix + key]
-    for key, target in GGUF_CONFIG_MAPPING["tokenizer"].items():
-        if f"tokenizer.{key}" in file.metadata:
+    for key, target in tables["tokenizer"].items():
+        if target is not None and f"tokenizer.{key}" in file.metadata:
             fields[target] = file.metadata[f"tokenizer.{key}"]
     _check_required(file, fields)
     fields.setdefault("vocab_size", len(file.metadata.get("tokenizer.ggml.tokens", ())))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..ir.dim import symbol
+from ..ir.dim import Dim, symbol
 from ..ir.errors import UnsupportedModel
 from ..ir.graph import Graph
 from ..ir.types import DType
@@ -199,8 +199,8 @@ def _facts(module: Any, graph: Graph, eos: tuple[int, ...]) -> ModelFacts:
     nodes = [node for node in graph.nodes if node.op.name == "attention"]
     heads = config.num_attention_heads
     if nodes:
-        kv_heads = tuple(int(str(node.operands[1].shape[-3])) for node in nodes)
-        head_dims = tuple(int(str(node.operands[1].shape[-1])) for node in nodes)
+        kv_heads = tuple(_number(node.operands[1].shape[-3]) for node in nodes)
+        head_dims = tuple(_number(node.operands[1].shape[-1]) for node in nodes)
     else:
         kv = getattr(config, "num_key_value_heads", None) or heads
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -208,7 +208,7 @@ def _facts(module: Any, graph: Graph, eos: tuple[int, ...]) -> ModelFacts:
         head_dims = (size,) * config.num_hidden_layers
     return ModelFacts(
         architecture=type(module).__name__,
-        vocab_size=int(str(graph.outputs[0].shape[-1])),
+        vocab_size=_number(graph.outputs[0].shape[-1]),
         max_positions=getattr(config, "max_position_embeddings", None),
         eos_ids=eos,
         num_layers=config.num_hidden_layers,
@@ -217,3 +217,8 @@ def _facts(module: Any, graph: Graph, eos: tuple[int, ...]) -> ModelFacts:
         head_dims=head_dims,
         hidden_size=config.hidden_size,
     )
+
+
+def _number(dim: Dim) -> int:
+    assert isinstance(dim, int), "a model's widths do not depend on the number of tokens"
+    return dim

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -18,7 +18,7 @@ from ..ir.dim import Dim, Expr
 from ..ir.errors import DimError, ShapeError, TilewrightError, UnsupportedOp
 from ..ir.facts import Facts
 from ..ir.graph import Value
-from ..ir.types import DType, Shape
+from ..ir.types import DType, Shape, TensorType
 from .dtypes import from_torch, promote
 from .symbols import SymbolTable
 
@@ -46,7 +46,7 @@ _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Decorator: the function imports these overloads. It gets the `Call`, then ATen's arguments."""
+    """Decorator: the function imports these overloads; it gets the `Call`, then ATen's arguments."""
 
     def register(handler: Handler) -> Handler:
         for name in names:
@@ -110,7 +110,7 @@ class Call:
     def common_dtype(self, *operands: Value | Scalar) -> DType:
         """The dtype torch would compute in."""
         tensors = [(x.dtype, x.type.rank) for x in operands if isinstance(x, Value)]
-        numbers = [
+        numbers: list[type] = [
             bool if isinstance(x, bool) else float if isinstance(x, float) else int
             for x in operands
             if not isinstance(x, Value)
@@ -199,7 +199,7 @@ class Importer:
         if "val" in node.meta and _is_number(node.meta["val"]):
             return _number(self.table, node.meta["val"])
         if node.target is operator.getitem:
-            container = env[node.args[0]]
+            container = env[node.all_input_nodes[0]]
             return _POISON if container is _POISON else container[node.args[1]]
         if name not in HANDLERS:
             return self._miss(node, name, "")
@@ -251,7 +251,7 @@ class Importer:
             raise DimError(
                 f"{name}: the result's type is not proved",
                 where=place(node, self.strip),
-                facts=f"our rules give {ours.type}, torch traced {dtype}[{', '.join(map(str, shape))}]",
+                facts=f"our rules give {ours.type}, torch traced {TensorType(shape, dtype)}",
                 fix="make the axes of this operation static",
             )
 
@@ -259,7 +259,7 @@ class Importer:
         before = 1 if name == "wrap_with_set_grad_enabled" else 4
         if name == "wrap_with_autocast" and node.args[2]:
             return self._miss(node, name, "autocast changes dtypes; cast in the module instead")
-        body = env[node.args[before]]
+        body = env[cast(fx.Node, node.args[before])]
         inner = dict(
             zip(
                 (n for n in body.graph.nodes if n.op == "placeholder"),

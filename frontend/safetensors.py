@@ -103,7 +103,7 @@ def _no_weights(folder: Path) -> CheckpointError:
             "the weights are pickled, and unpickling runs code from the file",
             where=str(folder),
             facts=f"found {', '.join(pickled[:4])}, but no *.safetensors",
-            fix="convert them once: model.save_pretrained(folder) in transformers writes safetensors",
+            fix="convert them once: save_pretrained in transformers writes safetensors",
         )
     return CheckpointError(
         "no weights in the folder",

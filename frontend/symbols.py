@@ -1,4 +1,4 @@
-"""From torch's symbolic integers to our dims, and the proof that what was traced holds for all sizes.
+"""From torch's symbolic integers to our dims, and the proof that a trace holds for all sizes.
 
 Modules are exported with sizes treated as unknown, 0 and 1 included. What the trace had to assume
 all the same (a branch of the user's code on a size, a relation between two axes) is a *condition*;
@@ -98,14 +98,14 @@ class SymbolTable:
         return tuple(self.dim(size) for size in sizes)
 
     def _convert(self, expr: sympy.Basic) -> Dim:
-        if isinstance(expr, sympy.Integer) or isinstance(expr, int):
+        if isinstance(expr, sympy.Integer | int):
             return int(expr)
         if isinstance(expr, sympy.Symbol):
             if expr.name not in self._dims:
                 raise UnsupportedModel(
                     "a size depends on the values of a tensor",
                     facts=f"the size {expr.name} is known only when the module runs",
-                    fix="keep operations such as nonzero, item and boolean indexing out of the module",
+                    fix="keep nonzero, item and boolean indexing out of the module",
                 )
             return self._dims[expr.name]
         args = [self._convert(arg) for arg in expr.args]
@@ -212,8 +212,7 @@ class SymbolTable:
         trials += self._within_bounds(condition, names)
         trials += self._within_constants(condition, names)
         divided = _divisibility(condition)
-        whole = None if divided is None else self._convert(divided[0])
-        if len(names) == 1 and whole == dims.symbol(names[0]):
+        if divided and len(names) == 1 and self._convert(divided[0]) == dims.symbol(names[0]):
             name, known = names[0], self.symbols[names[0]]
             step = lcm(divided[1], known.multiple)
             lo = max(known.lo, step)
@@ -242,7 +241,9 @@ class SymbolTable:
         one = dims.symbol(name)
         constant = dims.substitute(nonnegative, {name: 0})
         slope = dims.substitute(nonnegative, {name: 1}) - constant
-        if not isinstance(slope, int) or slope == 0 or nonnegative != one * slope + constant:
+        if not isinstance(slope, int) or not isinstance(constant, int) or slope == 0:
+            return []
+        if nonnegative != one * slope + constant:
             return []
         if slope > 0:
             narrowed = replace(known, lo=max(known.lo, -(constant // slope)))

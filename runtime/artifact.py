@@ -23,11 +23,21 @@ import numpy as np
 
 from ..ir.errors import ArtifactError
 from ..ir.program import Program
-from .cpu import cpu_flags
+from ..ir.target import get_target
+from .cpu import instruction_sets
 from .program_json import plain, program_from_json, program_to_json
 from .safetensors_file import facts_of, read_safetensors, write_safetensors
 from .serving import ModelInfo
-from .storage import MANIFEST, MAX_FILES, Storage, check_name, digest, new_storage, open_storage
+from .storage import (
+    MANIFEST,
+    MAX_FILES,
+    Hasher,
+    Storage,
+    check_name,
+    digest,
+    new_storage,
+    open_storage,
+)
 from .tokenizer import Tokenizer
 
 VERSION = 1  # of this layout; another one is refused
@@ -82,14 +92,15 @@ def save(
             files[name] = {"bytes": len(data), "sha256": digest(data)}
 
         def add_arrays(name: str, arrays: Mapping[str, Any], names: list[str]) -> None:
-            hashing = _Hashing()
-            facts = facts_of(arrays, names)
-            storage.add(name, lambda s: write_safetensors(hashing.over(s), arrays, facts))
-            files[name] = {"bytes": hashing.size, "sha256": hashing.digest()}
+            facts, hasher = facts_of(arrays, names), Hasher()
+            storage.add(name, lambda s: write_safetensors(hasher.over(s), arrays, facts))
+            files[name] = {"bytes": hasher.size, "sha256": hasher.hexdigest()}
 
-        add(PROGRAM, _json(program_to_json(program)))
+        kind = get_target(program.target).kind
+        binaries = {name: _kernel_path(name) + _BINARY_SUFFIX[kind] for name in program.blobs}
+        add(PROGRAM, _json({"binaries": binaries, "program": program_to_json(program)}))
         for name, blob in program.blobs.items():
-            add(_binary_file(name, program), blob)
+            add(binaries[name], blob)
         for kernel in program.kernels.values():
             add(_source_file(kernel.name, kernel.language), kernel.source)
         add_arrays(WEIGHTS, weights, [b.name for b in program.weights])
@@ -177,7 +188,7 @@ def check_machine(manifest: Mapping[str, Any], path: Path) -> None:
     target = manifest["target"]
     if target.get("kind") != "cpu":
         return
-    machine, flags = platform.machine(), set(cpu_flags())
+    machine, flags = platform.machine(), set(instruction_sets())
     if target.get("machine") != machine:
         facts = f"it was compiled for {target.get('machine')}, this is {machine}"
     else:
@@ -242,8 +253,7 @@ def _verified(storage: Storage, name: str, facts: Any) -> Any:
 
 
 def _read_program(data: Any, require: Any) -> Program:
-    kind = data["kind"]
-    blobs = {n: bytes(require(_kernel_path(n) + _BINARY_SUFFIX[kind])) for n in data["binaries"]}
+    blobs = {name: bytes(require(file)) for name, file in data["binaries"].items()}
     languages = {k["name"]: k["language"] for k in data["program"]["kernels"]}
     return program_from_json(
         data["program"],
@@ -287,8 +297,9 @@ def _source_file(name: str, language: str) -> str:
 
 
 def _target(program: Program) -> dict[str, Any]:
-    if program.target != "cpu":
-        return {"name": program.target, "kind": _kind(program)}
+    kind = get_target(program.target).kind
+    if kind != "cpu":
+        return {"name": program.target, "kind": kind}
     # what the compiler was allowed to use; without such a note, all that this machine has
-    isa = list(program.meta.get("isa", cpu_flags()))
+    isa = list(program.meta.get("isa", instruction_sets()))
     return {"name": "cpu", "kind": "cpu", "machine": platform.machine(), "isa": isa}

@@ -6,6 +6,7 @@ library says of itself.
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,6 +31,25 @@ def usable_cores() -> int:
     if quota.isdigit() and period.isdigit():
         cores = min(cores, max(1, int(quota) // int(period)))
     return cores
+
+
+# /proc/cpuinfo's names of what a compiler may use: vectors, matrices, bits, ciphers
+_ISA = re.compile(r"(sse|ssse|avx|amx|fma|bmi|vaes|vpcl|gfni|asimd|sve|sme)\w*|f16c|movbe|popcnt|adx")
+_ISA_ARM = ("bf16", "i8mm", "fphp", "atomics", "flagm", "dotprod")
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """What this processor has that changes the code a compiler makes for it."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key.strip() in ("flags", "Features"):
+                    flags = sorted(set(value.split()))
+                    return tuple(f for f in flags if _ISA.fullmatch(f) or f in _ISA_ARM)
+    except OSError:
+        return ()
+    return ()
 
 
 def available_bytes() -> int:

@@ -49,6 +49,39 @@ def digest(data: Any) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+class Hasher:
+    """`digest` of what is written through it."""
+
+    def __init__(self):
+        self.size = 0
+        self._whole, self._chunk = hashlib.sha256(), hashlib.sha256()
+
+    def over(self, stream: BinaryIO) -> "Hasher":
+        """Pass writes on to `stream`."""
+        self._stream = stream
+        return self
+
+    def write(self, data: Any) -> None:
+        """Write and hash."""
+        view = memoryview(data).cast("B")
+        self._stream.write(view)
+        while len(view):
+            room = HASH_CHUNK - self.size % HASH_CHUNK
+            self._chunk.update(view[:room])
+            self.size += len(view[:room])
+            view = view[room:]
+            if self.size % HASH_CHUNK == 0:
+                self._whole.update(self._chunk.digest())
+                self._chunk = hashlib.sha256()
+
+    def hexdigest(self) -> str:
+        """The digest of all that was written."""
+        if self.size % HASH_CHUNK:
+            self._whole.update(self._chunk.digest())
+            self._chunk = hashlib.sha256()
+        return self._whole.hexdigest()
+
+
 # ---- reading -------------------------------------------------------------------------------
 
 

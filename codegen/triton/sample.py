@@ -57,6 +57,7 @@ def emit_sample(kernel: LoopKernel, schedule: SampleSchedule, context: Context) 
 class _Emitter:
     def __init__(self, kernel: LoopKernel, part: Sample, schedule: SampleSchedule, body: Body):
         self.part, self.block, self.body = part, schedule.block, body
+        self.lanes = ""
         self.small = max(schedule.block // 8, 16)  # a sweep for a digit holds 16 values an element
         self.scalars = Env(body, kernel, (), {}, "", 0)
 
@@ -88,14 +89,15 @@ cut = tl.zeros((), tl.int64)""")
             self.weigh()
         self.draw()
 
-    def sweep(self, block: int, header_names: str = "at") -> str:
-        self.lines(f"lanes = tl.arange(0, {block})")
-        return f"for {header_names} in range(0, {self.part.vocab}, {block}):"
+    def sweep(self, block: int) -> str:
+        """The header of a loop over the vocabulary; `load` follows inside."""
+        self.lanes = f"tl.arange(0, {block})"
+        return f"for at in range(0, {self.part.vocab}, {block}):"
 
     def load(self) -> None:
         """x: this step's logits over temperature; minus infinity past the end."""
         self.lines(f"""
-index = at + lanes
+index = at + {self.lanes}
 inside = index < {self.part.vocab}
 x = tl.load(logits + index, mask=inside, other=float("-inf")) / heat""")
 

@@ -1,4 +1,4 @@
-"""Attention: torch's fused operation, and the one that the Hugging Face hook leaves in the graph."""
+"""Attention: torch's fused operation, and the one that the Hugging Face hook leaves behind."""
 
 import math
 

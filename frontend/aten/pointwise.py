@@ -212,42 +212,10 @@ def _masked_fill(call: Call, x: Value, mask: Value, value: Operand) -> Value:
 
 # ---- one operand ---------------------------------------------------------------------------
 
-_UNARY = [
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "sin",
-    "cos",
-    "tanh",
-    "erf",
-    "sigmoid",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-    "neg",
-    "abs",
-]
 # on integers these give floats, the others keep the dtype
-_TO_FLOAT = set(
-    [
-        "exp",
-        "expm1",
-        "log",
-        "log1p",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "sin",
-        "cos",
-        "tanh",
-        "erf",
-        "sigmoid",
-    ]
+_TO_FLOAT = (
+    *("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal"),
+    *("sin", "cos", "tanh", "erf", "sigmoid"),
 )
 _ROUNDING = {"floor", "ceil", "round", "trunc"}
 
@@ -261,7 +229,7 @@ def _unary(op: str) -> Any:
     return apply
 
 
-for _name in _UNARY:
+for _name in (*_TO_FLOAT, *sorted(_ROUNDING), "neg", "abs"):
     handles(f"{_name}.default")(_unary(_name))
 handles("absolute.default")(_unary("abs"))
 handles("negative.default")(_unary("neg"))
@@ -354,14 +322,18 @@ def _clamp_max(call: Call, x: Value, max: Operand) -> Value:
     "lift_fresh_copy.default",
     "lift_fresh.default",
     "lift.default",
-    "view.dtype",
     "resolve_conj.default",
     "resolve_neg.default",
 )
 def _to(call: Call, x: Value, *_: Any, **__: Any) -> Value:
-    if call.node.target._overloadname == "dtype" and str(call.node.target).startswith("aten.view"):
-        raise Declined("reading the bits of one dtype as another")
     return call.value(x, call.dtype)
+
+
+@handles("view.dtype")
+def _view_dtype(call: Call, x: Value, dtype: Any) -> Value:
+    if call.dtype != x.dtype:
+        raise Declined("reading the bits of one dtype as another")
+    return x
 
 
 @handles("dropout.default", "feature_dropout.default", "alpha_dropout.default")
