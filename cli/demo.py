@@ -52,29 +52,23 @@ def figures_of(llm: "LLM", ready_seconds: float) -> dict:
         "target": program.target,
         "weights_dtype": llm.facts["dtype"],
         "weight_bytes": llm.weight_bytes,
-        "was_cached": llm.build.was_cached,
+        "was_cached": llm.was_cached,
         "ready_seconds": round(ready_seconds, 2),
-        "stage_seconds": {stage: round(t, 2) for stage, t in llm.build.seconds.items()},
+        "build_seconds": dict(llm.facts["seconds"]),
         "launches": len(program.steps),
         "distinct_kernels": len(program.kernels),
         "kernels_per_layer": round(llm.kernels_per_layer, 2),
-        "fallback_ops": count_fallbacks(program),
+        "fallback_ops": llm.facts["fallback_ops"],
         **speed(llm),
     }
 
 
-def count_fallbacks(program) -> int:
-    """Steps that are not generated kernels."""
-    languages = [
-        program.kernels[choice.kernel].language for step in program.steps for choice in step.choices
-    ]
-    return sum(language not in ("cpp", "triton") for language in languages)
-
-
 def render(figures: dict) -> str:
     """Question, answer, and a line a figure."""
-    stages = ", ".join(f"{stage} {t:.1f} s" for stage, t in figures["stage_seconds"].items())
-    how = "from the cache" if figures["was_cached"] else "compiled"
+    stages = ", ".join(f"{stage} {t:.1f} s" for stage, t in figures["build_seconds"].items())
+    built = f"{sum(figures['build_seconds'].values()):.1f} s ({stages})"
+    if figures["was_cached"]:
+        built += ", in an earlier run"
     rows = [
         ("model", f"{figures['model']}, {figures['layers']} layers"),
         (
@@ -82,7 +76,8 @@ def render(figures: dict) -> str:
             f"{figures['weights_dtype']}, {human_bytes(figures['weight_bytes'])}",
         ),
         ("target", figures["target"]),
-        ("ready after", f"{figures['ready_seconds']:.1f} s, {how} ({stages})"),
+        ("compile time", built),
+        ("ready after", f"{figures['ready_seconds']:.1f} s"),
         ("first token after", f"{figures['first_token_seconds']:.2f} s"),
         ("prefill", f"{figures['prefill_tokens_per_second']:.1f} tokens/s"),
         ("decode", f"{figures['decode_tokens_per_second']:.1f} tokens/s"),

@@ -1,21 +1,21 @@
 """`LLM(model)`: from a checkpoint, a module or an artifact to an engine that generates."""
 
-import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..ir.errors import ArtifactError, CheckpointError, OptionError
 from ..ir.program import Program
 from ..ir.target import Target
 from ..ir.types import DType, bf16, f16, f32
-from ..runtime import artifact as artifacts
+from ..runtime.artifact import Artifact, is_artifact, load_artifact, save_artifact
+from ..runtime.engine import Engine, EngineConfig
+from ..runtime.executable import Executable
 from ..runtime.llm import LLM as RuntimeLLM
-from ..runtime.serving import ModelInfo, ServeOptions, build_llm
+from ..runtime.memory import plan_memory
+from ..runtime.runner import ProgramRunner
 from ..runtime.tokenizer import Tokenizer
 from . import cache
 from .compiler import open_device, resolve_target
@@ -31,35 +31,8 @@ DTYPES = {
 MAX_STEP_TOKENS = 8192  # the range of a program's token dim
 PAGE_SIZE = 16
 DEFAULT_CONTEXT = 8192  # of models that state no limit
-FACTS = "build.json"  # the artifact's file of facts below
 
 Progress = Callable[[str, int, int], None]  # (what, done, of)
-
-
-@dataclass(frozen=True)
-class Model:
-    """A compiled language model: what an artifact holds, and how it came about."""
-
-    program: Program
-    weights: Mapping[str, np.ndarray]
-    info: ModelInfo
-    tokenizer: Tokenizer | None
-    facts: Mapping[str, Any]  # architecture, layers, dtype, seconds by stage, what passes did
-    graph_text: str = ""
-    was_cached: bool = False
-
-    def save(self, path: str | Path) -> Path:
-        """Write an artifact."""
-        return artifacts.save(
-            path,
-            self.program,
-            self.weights,
-            {FACTS: json.dumps(dict(self.facts), indent=1)},
-            graph_text=self.graph_text,
-            model=self.info,
-            tokenizer=self.tokenizer,
-            tools={k: v for k, v in cache.libraries().items() if v is not None},
-        )
 
 
 class LLM(RuntimeLLM):
@@ -95,30 +68,57 @@ class LLM(RuntimeLLM):
                 f"max_num_batched_tokens is {max_num_batched_tokens}",
                 facts=f"a step takes 1 to {MAX_STEP_TOKENS} tokens",
             )
-        options = ServeOptions(
-            max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_bytes, seed
-        )
         request = Request(
             model,
             tokenizer,
-            _dtype(dtype, "dtype"),
+            parse_dtype(dtype, "dtype"),
             resolve_target(target),
-            _dtype(kv_cache_dtype, "kv_cache_dtype"),
+            parse_dtype(kv_cache_dtype, "kv_cache_dtype"),
             use_cache,
         )
         built = get_model(request, progress or (lambda *_: None))
-        device = open_device(resolve_target(built.program.target))
-        llm = build_llm(
-            built.program, built.weights, device, built.info, built.tokenizer, options
+        program, facts = built.artifact.program, built.artifact.facts
+        if max_model_len is not None and not 0 < max_model_len <= facts["context_len"]:
+            raise OptionError(
+                f"max_model_len is {max_model_len}",
+                facts=f"the model allows 1 to {facts['context_len']} tokens",
+            )
+        context = max_model_len or facts["context_len"]
+        device = open_device(resolve_target(program.target))
+        memory = plan_memory(
+            program,
+            built.artifact.weights,
+            device,
+            context_len=context,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            kv_bytes=kv_cache_bytes,
+            needs_context=max_model_len is not None,
         )
-        super().__init__(llm.engine, llm.tokenizer, llm.default_params, llm.memory)
-        self.executable = llm.engine.runner.executable
-        self.model = built
+        self.executable = Executable(
+            program, built.artifact.weights, device, sizes={"pages": memory.num_pages}
+        )
+        config = EngineConfig(
+            context_len=context,
+            eos_token_ids=frozenset(facts["eos_ids"]),
+            max_num_seqs=memory.max_num_seqs,
+            max_num_batched_tokens=memory.max_num_batched_tokens,
+            seed=seed,
+        )
+        reader = _read_tokenizer(built.artifact)
+        engine = Engine(ProgramRunner(self.executable), config, reader)
+        super().__init__(engine, reader, memory=memory)
+        self.artifact, self.was_cached = built.artifact, built.was_cached
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """How the model came about: architecture, layers, dtype, seconds by stage, passes."""
+        return self.artifact.facts
 
     @property
     def program(self) -> Program:
         """The compiled program."""
-        return self.model.program
+        return self.artifact.program
 
     @property
     def weight_bytes(self) -> int:
@@ -129,11 +129,11 @@ class LLM(RuntimeLLM):
     def kernels_per_layer(self) -> float:
         """Launches of one step that belong to layers, by the number of layers."""
         counted = sum(_is_layer(step.loc) for step in self.program.steps)
-        return counted / max(1, self.model.facts["num_layers"])
+        return counted / max(1, self.facts["num_layers"])
 
     def save(self, path: str | Path) -> Path:
         """Write an artifact that `LLM(path)` loads without compiling anything."""
-        return self.model.save(path)
+        return save_artifact(path, self.artifact)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,15 @@ class Request:
         )
 
 
-def get_model(request: Request, progress: Progress) -> Model:
+@dataclass(frozen=True)
+class Built:
+    """A compiled model, and whether it was compiled before."""
+
+    artifact: Artifact
+    was_cached: bool
+
+
+def get_model(request: Request, progress: Progress) -> Built:
     """The compiled model: an artifact as it is, else from the cache, else built now."""
     path = request.path
     if path is not None and not path.exists():
@@ -190,47 +198,39 @@ def get_model(request: Request, progress: Progress) -> Model:
             " nothing is downloaded",
         )
     if path is not None and is_artifact(path):
-        return read_model(path)
+        return Built(_language_model(path), was_cached=True)
     key = request.key
     if key is None:
-        return build_model(request, progress)
+        return Built(build_model(request, progress), was_cached=False)
     kept = cache.path_of(key)
     found = _from_cache(kept)
     if found is not None:
-        return found
-    build_model(request, progress).save(kept)
+        return Built(found, was_cached=True)
+    save_artifact(kept, build_model(request, progress))
     # read back through the memory map, so that the copy made while building can go
-    return replace(read_model(kept), was_cached=False)
+    return Built(load_artifact(kept), was_cached=False)
 
 
-def is_artifact(path: Path) -> bool:
-    """Whether `path` looks like an artifact: a folder with a manifest, or a zip."""
-    return (path / artifacts.MANIFEST).is_file() or path.suffix == ".zip"
-
-
-def read_model(path: Path) -> Model:
-    """Load an artifact. ArtifactError when it is damaged, foreign, or no language model."""
-    found = artifacts.load(path)
-    if found.model is None or FACTS not in found.extras:
+def _language_model(path: Path) -> Artifact:
+    artifact = load_artifact(path)
+    if artifact.program.kv is None or "context_len" not in artifact.facts:
         raise ArtifactError(
             "the artifact is no language model",
             where=str(path),
-            facts="it holds a program alone",
-            fix="run it with tilewright.load",
+            facts=f"it holds the program {artifact.program.name!r} alone",
+            fix="give one that `tilewright compile` made of a language model",
         )
-    facts = json.loads(found.extras[FACTS])
-    return Model(
-        found.program,
-        found.weights,
-        found.model,
-        found.tokenizer,
-        facts,
-        found.graph_text or "",
-        was_cached=True,
-    )
+    return artifact
 
 
-def build_model(request: Request, progress: Progress) -> Model:
+def _read_tokenizer(artifact: Artifact) -> Tokenizer | None:
+    if artifact.tokenizer_json is None:
+        return None
+    special = artifact.facts["special_tokens"]
+    return Tokenizer(artifact.tokenizer_json, artifact.chat_template, special)
+
+
+def build_model(request: Request, progress: Progress) -> Artifact:
     """Capture, optimize, build."""
     # the front end brings torch and transformers: a start from the cache does without
     from ..frontend.huggingface import capture_causal_lm
@@ -247,7 +247,7 @@ def build_model(request: Request, progress: Progress) -> Model:
         # activations: matrix units want them narrow, a CPU gains nothing by it
         dtype=stored if target.is_gpu else f32,
     )
-    loaded = captured.tokenizer.load() if captured.tokenizer is not None else None
+    text = captured.tokenizer.load() if captured.tokenizer is not None else None
     captured_at = time.perf_counter()
     pipeline = language_model(
         None if stored == f32 else stored,
@@ -255,46 +255,46 @@ def build_model(request: Request, progress: Progress) -> Model:
         kv_dtype=request.kv_dtype,
         max_tokens=MAX_STEP_TOKENS,
     )
-    compiled = compile_graph(
-        captured.graph, captured.weights, pipeline, target, progress=progress
-    )
+    compiled = compile_graph(captured.graph, captured.weights, pipeline, target, progress=progress)
     facts = captured.facts
-    return Model(
-        compiled.program,
-        compiled.weights,
-        ModelInfo(
-            facts.architecture, facts.max_positions or DEFAULT_CONTEXT, tuple(facts.eos_ids)
-        ),
-        loaded
-        and Tokenizer(loaded.tokenizer.to_str(), loaded.chat_template, loaded.special_tokens),
-        {
+    seconds = {
+        "capture": captured_at - start,
+        "compile": time.perf_counter() - captured_at,
+    }
+    return Artifact(
+        program=compiled.program,
+        weights=compiled.weights,
+        graph_text=str(compiled.graph),
+        tokenizer_json=text.tokenizer.to_str() if text else None,
+        chat_template=text.chat_template if text else None,
+        facts={
             "architecture": facts.architecture,
+            "context_len": facts.max_positions or DEFAULT_CONTEXT,
+            "eos_ids": list(facts.eos_ids),
             "num_layers": facts.num_layers,
             "hidden_size": facts.hidden_size,
             "vocab_size": facts.vocab_size,
             "dtype": stored.name,
             "fallback_ops": compiled.fallback_ops,
-            "seconds": {
-                "capture": captured_at - start,
-                "compile": time.perf_counter() - captured_at,
-            },
+            "special_tokens": dict(text.special_tokens) if text else {},
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+            "libraries": cache.libraries(),
             "passes": compiled.report.to_json(),
             "notes": list(captured.notes),
         },
-        str(compiled.graph),
     )
 
 
-def _from_cache(path: Path) -> Model | None:
+def _from_cache(path: Path) -> Artifact | None:
     if not path.exists():
         return None
     try:
-        model = read_model(path)
+        artifact = _language_model(path)
     except ArtifactError:
         cache.remove(path)  # damaged, say by a full disk: it is built again
         return None
     cache.touch(path)
-    return model
+    return artifact
 
 
 def _is_layer(loc: str | None) -> bool:
@@ -309,7 +309,8 @@ def _isa(target: Target) -> list[str]:
     return list(isa())
 
 
-def _dtype(name: str, option: str) -> DType | None:
+def parse_dtype(name: str, option: str) -> DType | None:
+    """The dtype called `name`, None for "auto". OptionError names the option and the choices."""
     if name == "auto":
         return None
     if name not in DTYPES:

@@ -84,7 +84,7 @@ class GGUFFile:
         return _unpack_blocks(tensor, raw, self.path)
 
 
-_PLAIN = {
+_PLAIN: dict[str, np.dtype] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "F64": np.dtype("<f8"),

@@ -53,7 +53,7 @@ def hf_config(file: GGUFFile) -> Any:
     model_type = MODEL_TYPES[arch]
     if arch == "llama" and "mistral" in str(file.metadata.get("general.name", "")).lower():
         model_type = "mistral"  # llama.cpp writes both under one name
-    tables: dict[str, dict[str, str | None]] = GGUF_CONFIG_MAPPING
+    tables: Any = GGUF_CONFIG_MAPPING  # architecture -> metadata key -> config key
     config_class = CONFIG_MAPPING[model_type]
     known = config_class().to_dict()
     prefix = f"{arch}."

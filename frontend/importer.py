@@ -46,7 +46,7 @@ _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Decorator: the function imports these overloads; it gets the `Call`, then ATen's arguments."""
+    """Decorator: the function imports these overloads, given the `Call` and ATen's arguments."""
 
     def register(handler: Handler) -> Handler:
         for name in names:

@@ -209,8 +209,8 @@ class _ProgramImport:
                     dim = make_symbol(table.fresh(_identifier(f"{name}_{axis}")))
                 table.bind(symbol.name, dim)
             for ours in symbols_of(dim):
-                is_this = dim == make_symbol(ours) and hint is not None
-                table.declare(Symbol(ours, hint=int(hint) if is_this else None))
+                traced = None if hint is None or dim != make_symbol(ours) else int(hint)
+                table.declare(Symbol(ours, hint=traced))
                 if expr.is_Symbol:
                     table.declare(Symbol(ours, wanted.lo, wanted.hi))
         actual = table.dim(size)

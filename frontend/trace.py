@@ -115,7 +115,9 @@ def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            stack.enter_context(symbolic_config.patch(backed_size_oblivious=True))
+            # the config module gets its methods when it is loaded
+            config: Any = symbolic_config
+            stack.enter_context(config.patch(backed_size_oblivious=True))
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=r"torch\.|copyreg")  # torch's own deprecations
             if module is not None:

@@ -12,7 +12,7 @@ from .errors import ShapeError
 from .graph import Graph, Node, Value
 from .op import Op
 from .scalar import evaluate_scalar, parse_scalar
-from .types import DType
+from .types import DType, dtype_of
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -89,6 +89,8 @@ def run_op(
         names = dict(zip(op.operands, operands))
         return evaluate_scalar(tree, names, attrs)
     if op.reference is not None:
+        if op.kind == "source" and precision is not None and attrs["dtype"].is_float:
+            attrs = {**attrs, "dtype": dtype_of(np.dtype(precision))}  # constants unrounded too
         return op.reference(*_widen(operands, precision), **attrs)
     return _run_decomposition(node, operands, attrs, precision)
 

@@ -2,11 +2,12 @@
 
     manifest.json         version, target, tools, size and hash of every other file
     program.json          the program; dims are text
-    graph.ir              the graph it was built from, for people
     kernels/              binaries, and their sources for people
     weights.safetensors   memory-mapped when loaded
-    states.safetensors    first values of states that do not begin as zeros
-    model.json, tokenizer.json, chat_template.jinja, special_tokens.json   of a language model
+    facts.json            plain data of whoever built it
+    states.safetensors    first values of states that do not begin as zeros       (may be missing,
+    graph.ir              the graph it was built from, for people                  as the following)
+    tokenizer.json, chat_template.jinja, extras/
 
 A directory or a .zip (stored, not compressed). No pickle, and no text of a file is ever evaluated.
 """
@@ -14,12 +15,10 @@ A directory or a .zip (stored, not compressed). No pickle, and no text of a file
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, BinaryIO
 
 from ..ir.errors import ArtifactError
 from ..ir.program import Program
@@ -27,154 +26,124 @@ from ..ir.target import get_target
 from .cpu import instruction_sets
 from .program_json import plain, program_from_json, program_to_json
 from .safetensors_file import facts_of, read_safetensors, write_safetensors
-from .serving import ModelInfo
 from .storage import (
     MANIFEST,
     MAX_FILES,
     Hasher,
     Storage,
+    Writer,
     check_name,
     digest,
     new_storage,
     open_storage,
 )
-from .tokenizer import Tokenizer
 
 VERSION = 1  # of this layout; another one is refused
 MAX_JSON_BYTES = 512 << 20
 _SUFFIX = {"cpp": ".cpp", "triton": ".py"}
 _BINARY_SUFFIX = {"cpu": ".so", "cuda": ".cubin", "hip": ".hsaco"}
-PROGRAM, GRAPH, WEIGHTS, STATES = "program.json", "graph.ir", "weights.safetensors", "states.safetensors"
-MODEL, TOKENIZER, CHAT, SPECIAL = (
-    "model.json", "tokenizer.json", "chat_template.jinja", "special_tokens.json",
-)  # fmt: skip
+PROGRAM, GRAPH, FACTS, EXTRAS = "program.json", "graph.ir", "facts.json", "extras/"
+WEIGHTS, STATES = "weights.safetensors", "states.safetensors"
+TOKENIZER, CHAT = "tokenizer.json", "chat_template.jinja"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """What `load` gives: weights lie in the file and are read when touched."""
+    """A program with all that running it needs. When loaded, weights lie in the mapped file.
 
-    path: Path
-    manifest: Mapping[str, Any]
+    `facts` is plain data of whoever built it (context length, end tokens, versions of libraries);
+    `extras` are files of its own.
+    """
+
     program: Program
-    weights: Mapping[str, np.ndarray]
-    states: Mapping[str, np.ndarray] = field(default_factory=dict)
+    weights: Mapping[str, Any]
     graph_text: str | None = None
-    model: ModelInfo | None = None
-    tokenizer: Tokenizer | None = None
-    extras: Mapping[str, bytes] = field(default_factory=dict)  # files of the caller's own
+    tokenizer_json: str | None = None
+    chat_template: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    states: Mapping[str, Any] = field(default_factory=dict)
+    extras: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def save(
-    path: Path | str,
-    program: Program,
-    weights: Mapping[str, Any],
-    extras: Mapping[str, bytes | str] | None = None,
-    *,
-    states: Mapping[str, Any] | None = None,
-    graph_text: str | None = None,
-    model: ModelInfo | None = None,
-    tokenizer: Tokenizer | None = None,
-    tools: Mapping[str, str] | None = None,
-) -> Path:
+def is_artifact(path: Path | str) -> bool:
+    """Whether an artifact seems to be at `path`: a directory with a manifest, or a .zip."""
+    path = Path(path)
+    return (path / MANIFEST).is_file() or (path.suffix == ".zip" and path.is_file())
+
+
+def save_artifact(path: Path | str, artifact: Artifact) -> Path:
     """Write an artifact: whole or not at all, replacing an artifact that is there. -> its path.
 
-    `weights` may hold more than the program's; those are left out. `extras` are files under
-    `extras/`. `tools` names versions for the manifest.
+    A path that ends in .zip becomes one file. Weights that the program does not use are left out.
     """
-    path = Path(path)
-    files: dict[str, dict[str, Any]] = {}
+    path, program = Path(path), artifact.program
     with new_storage(path) as storage:
-
-        def add(name: str, content: bytes | str) -> None:
-            data = content.encode() if isinstance(content, str) else content
-            storage.add(name, lambda stream: stream.write(data) and None)
-            files[name] = {"bytes": len(data), "sha256": digest(data)}
-
-        def add_arrays(name: str, arrays: Mapping[str, Any], names: list[str]) -> None:
-            facts, hasher = facts_of(arrays, names), Hasher()
-            storage.add(name, lambda s: write_safetensors(hasher.over(s), arrays, facts))
-            files[name] = {"bytes": hasher.size, "sha256": hasher.hexdigest()}
-
+        files = _Files(storage)
         kind = get_target(program.target).kind
         binaries = {name: _kernel_path(name) + _BINARY_SUFFIX[kind] for name in program.blobs}
-        add(PROGRAM, _json({"binaries": binaries, "program": program_to_json(program)}))
+        files.add(PROGRAM, _json({"binaries": binaries, "program": program_to_json(program)}))
         for name, blob in program.blobs.items():
-            add(binaries[name], blob)
+            files.add(binaries[name], blob)
         for kernel in program.kernels.values():
-            add(_source_file(kernel.name, kernel.language), kernel.source)
-        add_arrays(WEIGHTS, weights, [b.name for b in program.weights])
-        if states:
-            add_arrays(STATES, states, list(states))
-        if graph_text is not None:
-            add(GRAPH, graph_text)
-        if model is not None:
-            add(MODEL, _json(model.to_json()))
-        if tokenizer is not None:
-            add(TOKENIZER, tokenizer.json_text)
-            add(SPECIAL, _json(tokenizer.special_tokens))
-            if tokenizer.chat_template is not None:
-                add(CHAT, tokenizer.chat_template)
-        for name, content in (extras or {}).items():
-            add(f"extras/{name}", content)
-        manifest = _json(
-            {
-                "format": "tilewright",
-                "version": VERSION,
-                "name": program.name,
-                "target": _target(program),
-                "tools": dict(tools or {}),
-                "files": files,
-            }
-        )
-        storage.add(MANIFEST, lambda stream: stream.write(manifest.encode()) and None)
+            files.add(_source_file(kernel.name, kernel.language), kernel.source)
+        files.add_arrays(WEIGHTS, artifact.weights, [b.name for b in program.weights])
+        if artifact.states:
+            files.add_arrays(STATES, artifact.states, list(artifact.states))
+        files.add(FACTS, _json(artifact.facts))
+        texts = {
+            GRAPH: artifact.graph_text,
+            TOKENIZER: artifact.tokenizer_json,
+            CHAT: artifact.chat_template,
+            **{EXTRAS + name: content for name, content in artifact.extras.items()},
+        }
+        for name, content in texts.items():
+            if content is not None:
+                files.add(name, content)
+        manifest = {
+            "format": "tilewright",
+            "version": VERSION,
+            "name": program.name,
+            "target": _target(program),
+            "files": files.table,
+        }
+        storage.add(MANIFEST, lambda stream: _write(stream, _json(manifest).encode()))
     return path
 
 
-def load(path: Path | str) -> Artifact:
+def load_artifact(path: Path | str) -> Artifact:
     """Read an artifact and check it: version, every hash, and that this machine can run it."""
-    artifact = open_artifact(path)
-    check_machine(artifact.manifest, artifact.path)
-    return artifact
+    path = Path(path)
+    check_machine(read_manifest(path), path)
+    return open_artifact(path)
 
 
 def open_artifact(path: Path | str) -> Artifact:
-    """`load` without asking whether this machine can run it: to look at one."""
+    """`load_artifact` without asking whether this machine can run it: to look at one."""
     path = Path(path)
     storage = open_storage(path)
     manifest = _read_manifest(storage)
     contents = {name: _verified(storage, name, facts) for name, facts in manifest["files"].items()}
-
-    def text(name: str) -> str | None:
-        return bytes(contents[name]).decode() if name in contents else None
 
     def require(name: str) -> Any:
         if name not in contents:
             raise _damaged(path, f"the manifest does not list {name}")
         return contents[name]
 
-    data = _parse(require(PROGRAM), PROGRAM, path)
+    def text(name: str) -> str | None:
+        return bytes(contents[name]).decode() if name in contents else None
+
     try:
-        program = _read_program(data, require)
-        model = _parse(contents[MODEL], MODEL, path) if MODEL in contents else None
-        info = ModelInfo.from_json(model) if model is not None else None
-        tokenizer = None
-        if TOKENIZER in contents:
-            special = _parse(require(SPECIAL), SPECIAL, path)
-            tokenizer = Tokenizer(text(TOKENIZER) or "", text(CHAT), special)
-        states = read_safetensors(contents[STATES], STATES) if STATES in contents else {}
         return Artifact(
-            path,
-            manifest,
-            program,
+            _read_program(_parse(require(PROGRAM), PROGRAM, path), require),
             read_safetensors(require(WEIGHTS), WEIGHTS),
-            states,
             text(GRAPH),
-            info,
-            tokenizer,
-            {n[7:]: bytes(c) for n, c in contents.items() if n.startswith("extras/")},
+            text(TOKENIZER),
+            text(CHAT),
+            _parse(require(FACTS), FACTS, path),
+            read_safetensors(contents[STATES], STATES) if STATES in contents else {},
+            {n[len(EXTRAS) :]: bytes(c) for n, c in contents.items() if n.startswith(EXTRAS)},
         )
-    except (KeyError, TypeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
 
 
@@ -281,6 +250,28 @@ def _damaged(path: Path, facts: str) -> ArtifactError:
 
 
 # ---- writing -------------------------------------------------------------------------------
+
+
+class _Files:
+    """Adds files, and keeps the table of them for the manifest."""
+
+    def __init__(self, storage: Writer):
+        self._storage = storage
+        self.table: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str, content: bytes | str) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        self._storage.add(name, lambda stream: _write(stream, data))
+        self.table[name] = {"bytes": len(data), "sha256": digest(data)}
+
+    def add_arrays(self, name: str, arrays: Mapping[str, Any], names: Sequence[str]) -> None:
+        facts, hasher = facts_of(arrays, names), Hasher()
+        self._storage.add(name, lambda s: write_safetensors(hasher.over(s), arrays, facts))
+        self.table[name] = {"bytes": hasher.size, "sha256": hasher.hexdigest()}
+
+
+def _write(stream: BinaryIO, data: bytes) -> None:
+    stream.write(data)
 
 
 def _json(data: Any) -> str:

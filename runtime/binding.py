@@ -33,7 +33,9 @@ class Sizes:
         self._place = {dim: i for i, dim in enumerate(dims)}
         self._names = tuple(program.symbols)
         self._evaluate = compile_dims(dims, self._names)
-        self._temps = [(self.index[b.name], b.offset) for b in program.buffers.values() if _is_temp(b)]
+        self._temps = [
+            (self.index[b.name], b.offset) for b in program.buffers.values() if _is_temp(b)
+        ]
 
     def _all_dims(self) -> Iterable[Dim]:
         program = self.program

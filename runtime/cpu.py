@@ -34,7 +34,9 @@ def usable_cores() -> int:
 
 
 # /proc/cpuinfo's names of what a compiler may use: vectors, matrices, bits, ciphers
-_ISA = re.compile(r"(sse|ssse|avx|amx|fma|bmi|vaes|vpcl|gfni|asimd|sve|sme)\w*|f16c|movbe|popcnt|adx")
+_ISA = re.compile(
+    r"(sse|ssse|avx|amx|fma|bmi|vaes|vpcl|gfni|asimd|sve|sme)\w*|f16c|movbe|popcnt|adx"
+)
 _ISA_ARM = ("bf16", "i8mm", "fphp", "atomics", "flagm", "dotprod")
 
 

@@ -93,22 +93,27 @@ class View:
     def numpy(self) -> np.ndarray:
         """The same memory as a NumPy array. Only for the CPU's memory."""
         assert self.device[0] == 1, f"memory of device {self.device} is not the host's"
-        count = 1
-        if self.strides is None:
-            for size in self.shape:
-                count *= size
-        elif 0 not in self.shape:
-            count += sum((n - 1) * s for n, s in zip(self.shape, self.strides))
         itemsize = self.dtype.nbytes
-        if count == 0 or 0 in self.shape:
+        if 0 in self.shape:
             return np.empty(self.shape, self.dtype.numpy)
-        raw = (ctypes.c_char * (count * itemsize)).from_address(self.address)
+        steps = self.strides or _dense_strides(self.shape)
+        # the span of memory, in elements: a negative stride reaches to before the first one
+        reaches = [(n - 1) * s for n, s in zip(self.shape, steps)]
+        before = -sum(r for r in reaches if r < 0)
+        count = before + sum(r for r in reaches if r > 0) + 1
+        start = self.address - before * itemsize
+        raw = (ctypes.c_char * (count * itemsize)).from_address(start)
         raw._owner = self.keep  # type: ignore[attr-defined]  # NumPy keeps `raw`, `raw` keeps this
-        flat = np.frombuffer(raw, self.dtype.numpy)
-        if self.strides is None:
-            return flat.reshape(self.shape)
-        strides = tuple(s * itemsize for s in self.strides)
-        return np.lib.stride_tricks.as_strided(flat, self.shape, strides)
+        strides = tuple(s * itemsize for s in steps)
+        return np.ndarray(self.shape, self.dtype.numpy, raw, before * itemsize, strides)
+
+
+def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
 
 
 def view_of(array: Any, stream: int | None = None) -> View:

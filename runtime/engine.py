@@ -106,7 +106,11 @@ class Engine:
                 fix="shorten it" + (", or give the KV pool more memory" if limit < model else ""),
             )
         self._check_tokens("the prompt", prompt)
-        named = [*params.stop_token_ids, *(params.allowed_token_ids or ()), *(params.logit_bias or ())]
+        named = [
+            *params.stop_token_ids,
+            *(params.allowed_token_ids or ()),
+            *(params.logit_bias or ()),
+        ]
         self._check_tokens("a sampling parameter", named)
         if params.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and this engine has none")

@@ -84,9 +84,7 @@ class LLM:
             progress = _show_progress
         return self._complete(requests, params, progress)
 
-    def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
-    ) -> "TextDeltas":
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> "TextDeltas":
         """Complete one prompt; iterate over the result to get the text piece by piece."""
         return self._stream(self._read(prompt), sampling_params)
 
@@ -177,8 +175,7 @@ class LLM:
                     for sequence in group:
                         self.engine.abort(sequence)
         return [
-            self._output(text, tokens, group)
-            for (text, tokens), group in zip(requests, groups)
+            self._output(text, tokens, group) for (text, tokens), group in zip(requests, groups)
         ]
 
     def _check(self, tokens: Seq[int], params: SamplingParams, where: str) -> None:
@@ -206,9 +203,7 @@ class LLM:
 
     # ---- results -----------------------------------------------------------------------------
 
-    def _output(
-        self, text: str | None, tokens: list[int], group: Seq[Sequence]
-    ) -> RequestOutput:
+    def _output(self, text: str | None, tokens: list[int], group: Seq[Sequence]) -> RequestOutput:
         self._num_requests += 1
         completions = [self.completion(s, index) for index, s in enumerate(group)]
         return RequestOutput(str(self._num_requests - 1), text, tokens, completions)

@@ -58,7 +58,9 @@ class Profile:
                 f" {share:>10.1%}"
             )
         floor = self.floor(bandwidth, rate) / total
-        lines.append(f"{'all':<40} {len(self.steps):>5} {total * 1e3:>9.3f} {1:>6.0%} {floor:>10.1%}")
+        lines.append(
+            f"{'all':<40} {len(self.steps):>5} {total * 1e3:>9.3f} {1:>6.0%} {floor:>10.1%}"
+        )
         return "\n".join(lines)
 
 

@@ -158,7 +158,9 @@ def _read_symbol(data: Any) -> Symbol:
     if not name.isidentifier() or keyword.iskeyword(name) or name in ("min", "max"):
         raise ValueError(f"{name!r} is not a name for a symbol")
     numbers = {key: data[key] for key in ("lo", "hi", "multiple", "hint")}
-    if any(type(v) is not int and not (v is None and k in ("hi", "hint")) for k, v in numbers.items()):
+    if any(
+        type(v) is not int and not (v is None and k in ("hi", "hint")) for k, v in numbers.items()
+    ):
         raise ValueError(f"symbol {name} has {numbers}")
     return Symbol(name, **numbers)
 

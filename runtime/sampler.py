@@ -23,7 +23,9 @@ class Choice:
     top: dict[int, float] | None = None
 
 
-def choose(logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int] = frozenset()) -> Choice:
+def choose(
+    logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int] = frozenset()
+) -> Choice:
     """The next token of `sequence`. logits: f32 [V], not changed; `forbidden` cannot be chosen."""
     params = sequence.params
     changed = logits

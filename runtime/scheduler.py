@@ -123,7 +123,8 @@ class Scheduler:
             assert sequence.num_pending > 0, f"sequence {sequence.id} has nothing to compute"
         for sequence in self.waiting:
             assert sequence.status is Status.WAITING, f"sequence {sequence.id}: {sequence.status}"
-            assert not sequence.pages and not sequence.num_computed, "one that waits holds pages"
+            assert not sequence.pages, f"sequence {sequence.id} waits and holds pages"
+            assert sequence.num_computed == 0, f"sequence {sequence.id} waits, computed in part"
 
     # ---- pages -------------------------------------------------------------------------------
 

@@ -281,7 +281,8 @@ class _ZipWriter:
         entry = zipfile.ZipInfo(check_name(name), (1980, 1, 1, 0, 0, 0))
         entry.external_attr = 0o644 << 16
         # the content starts at a multiple of ALIGNMENT, so that it can be used where it lies
-        end_of_header = self._archive.start_dir + len(entry.FileHeader(zip64=True))
+        header_bytes = 30 + len(name.encode()) + 20  # fixed part, name, sizes of 64 bits
+        end_of_header = self._archive.start_dir + header_bytes
         gap = -end_of_header % ALIGNMENT
         if gap:
             gap += ALIGNMENT if gap < 4 else 0

@@ -26,7 +26,7 @@ class Tokenizer:
 
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(json_text)
-        except Exception as error:  # noqa: BLE001  # the library raises bare Exception
+        except Exception as error:  # the library raises bare Exception
             raise ArtifactError(
                 "the tokenizer cannot be read",
                 where="tokenizer.json",
@@ -79,7 +79,9 @@ class Tokenizer:
                 **{**self.special_tokens, **variables},
             )
         except (_Refused, *_template_errors()) as error:
-            raise RequestError("the chat template refused the messages", facts=str(error)) from error
+            raise RequestError(
+                "the chat template refused the messages", facts=str(error)
+            ) from error
 
     @cached_property
     def _template(self):
@@ -101,7 +103,7 @@ class Tokenizer:
             ) from error
 
 
-class _Refused(Exception):  # noqa: N818  # not an error of ours: the template's own words
+class _Refused(Exception):  # not an error of ours: the template's own words
     """A template called raise_exception."""
 
 
@@ -130,7 +132,7 @@ def _generation_tag():
     class Generation(Extension):
         """`{% generation %}...{% endgeneration %}` marks the reply for training: here, its body."""
 
-        tags = {"generation"}  # noqa: RUF012  # the name and kind that Jinja looks for
+        tags = {"generation"}  # the name and kind that Jinja looks for
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno

@@ -54,7 +54,7 @@ extern "C" void tw_barrier(const TwTeam* team) {
         return;
     }
     for (int spins = 0; __atomic_load_n(&sync->round, __ATOMIC_ACQUIRE) == round; ++spins)
-        if (spins < 20000)
+        if (spins < 2000)
             tw_pause();
         else
             sched_yield();

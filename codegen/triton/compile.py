@@ -24,7 +24,7 @@ class Compiled:
     num_warps: int
     shared_bytes: int
     scratch_bytes: int  # global scratch a program
-    options: Mapping[str, Any]  # pdl; hidden: how many pointers follow the arguments
+    options: Mapping[str, Any]  # pdl; dims: types of the dims; hidden: how many pointers follow them
 
 
 def require_triton() -> Any:
@@ -65,13 +65,18 @@ def compile_kernel(emitted: Emitted, target: Target) -> Compiled:
             facts=f"it needs {metadata.shared} bytes, there are {target.shared_bytes}",
             fix="choose a schedule with smaller tiles or fewer stages",
         )
+    dims = [kind for _, kind in emitted.signature[len(emitted.buffers) :]]
+    # Triton appends pointers of its own (scratch memory) that the launcher must pass
+    hidden = 2
+    if "ptx" in compiled.asm:
+        hidden = _count_parameters(compiled.asm["ptx"], metadata.name) - len(emitted.signature)
     return Compiled(
         binary,
         metadata.name,
         metadata.num_warps,
         metadata.shared,
         getattr(metadata, "global_scratch_size", 0) or 0,
-        {"pdl": emitted.pdl, "hidden": 2},
+        {"pdl": emitted.pdl, "hidden": hidden, "dims": dims},
     )
 
 
@@ -100,6 +105,11 @@ def _compile(triton: Any, emitted: Emitted, path: Path, target: Target) -> Any:
     else:
         gpu = GPUTarget("hip", target.name, 64)
     return triton.compile(source, target=gpu, options=options)
+
+
+def _count_parameters(ptx: str, entry: str) -> int:
+    head = ptx[ptx.index(f".entry {entry}(") :]
+    return head[: head.index("{")].count(".param ")
 
 
 def _keep(emitted: Emitted) -> Path:

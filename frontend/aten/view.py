@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...ir.dim import Dim, Expr, minimum
+from ...ir.dim import Dim, Expr, minimum, mod
 from ...ir.graph import Value
 from ..importer import Call, Declined, handles
 
@@ -146,7 +146,8 @@ def _select(call: Call, x: Value, dim: int, index: Dim) -> Value:
 
 
 def _pieces(call: Call, x: Value, axis: int, sizes: list[Dim]) -> list[Value]:
-    pieces, start = [], 0
+    pieces: list[Value] = []
+    start: Dim = 0
     for size in sizes:
         pieces.append(part(call, x, axis, start, start + size))
         start = start + size
@@ -207,7 +208,7 @@ def _repeat(call: Call, x: Value, repeats: tuple[Dim, ...]) -> Value:
 
 @handles("tile.default")
 def _tile(call: Call, x: Value, dims: tuple[Dim, ...]) -> Value:
-    return tiled(call, x, [1] * (x.type.rank - len(dims)) + list(dims))
+    return tiled(call, x, [*[1] * (x.type.rank - len(dims)), *dims])
 
 
 def tiled(call: Call, x: Value, repeats: list[Dim]) -> Value:
@@ -278,7 +279,7 @@ def _roll(call: Call, x: Value, shifts: Any, dims: Any = ()) -> Value:
 
 def _rolled(call: Call, x: Value, axis: int, shift: Dim) -> Value:
     size = x.shape[axis]
-    cut = (size - shift) % size
+    cut = mod(size - shift, size)
     first, second = part(call, x, axis, cut, size), part(call, x, axis, 0, cut)
     return call.b.concat(first, second, axis=axis)
 

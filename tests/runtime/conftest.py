@@ -81,6 +81,8 @@ def byte_tokenizer(chat_template=None):
     vocab = {by_byte[b]: b for b in range(256)}
     special = {"special": True, "single_word": False, "lstrip": False, "rstrip": False}
     special |= {"normalized": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False}
+    byte_level |= {"trim_offsets": True, "use_regex": False}
     config = {
         "version": "1.0",
         "truncation": None,
@@ -90,7 +92,7 @@ def byte_tokenizer(chat_template=None):
             {"id": 257, "content": "<bos>", **special},
         ],
         "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        "pre_tokenizer": byte_level,
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [
@@ -103,7 +105,7 @@ def byte_tokenizer(chat_template=None):
             ],
             "special_tokens": {"<bos>": {"id": "<bos>", "ids": [257], "tokens": ["<bos>"]}},
         },
-        "decoder": {"type": "ByteLevel"},
+        "decoder": byte_level,
         "model": {"type": "BPE", "vocab": vocab, "merges": [], "fuse_unk": False},
     }
     special_tokens = {"bos_token": "<bos>", "eos_token": "<eos>"}
@@ -145,6 +147,12 @@ def run_all():
         raise AssertionError("the engine does not come to an end")
 
     return run
+
+
+@pytest.fixture
+def make_tokenizer():
+    """Build a tokenizer over bytes, with a chat template or without."""
+    return byte_tokenizer
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The engine against greedy decoding without a cache: batching, chunking, preemption change nothing."""
+"""The engine against greedy decoding without a cache: how steps are made changes nothing."""
 
 import numpy as np
 import pytest

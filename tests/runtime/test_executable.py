@@ -28,7 +28,7 @@ static int threads_seen;
 static void scale(void* const* p, const int64_t* d) {
     const float *x = (const float*)p[0], *w = (const float*)p[1];
     float* t = (float*)p[2];
-    for (int64_t i = 0; i < d[0]; ++i) for (int64_t j = 0; j < d[1]; ++j) t[i * d[1] + j] = x[i * d[1] + j] * w[j];
+    for (int64_t i = 0; i < d[0] * d[1]; ++i) t[i] = x[i] * w[i % d[1]];
 }
 static void accumulate(void* const* p, const int64_t* d) {
     const float* t = (const float*)p[0];
@@ -44,7 +44,10 @@ static void widen(void* const* p, const int64_t* d) {
 static const char* names[] = {"scale", "accumulate", "widen"};
 extern "C" {
 int32_t tw_abi_version(void) { return VERSION; }
-int32_t tw_kernel_index(const char* n) { for (int i = 0; i < 3; ++i) if (!strcmp(n, names[i])) return i; return -1; }
+int32_t tw_kernel_index(const char* n) {
+    for (int i = 0; i < 3; ++i) if (!strcmp(n, names[i])) return i;
+    return -1;
+}
 int64_t tw_scratch_bytes(const Step*, int64_t, int32_t) { return 1234; }
 int32_t tw_threads(void) { return threads_seen; }
 int32_t tw_run(const Step* s, int64_t n, int32_t threads, int64_t* ns) {
@@ -107,7 +110,14 @@ def affine(blob, **changes) -> Program:
         outputs=("z", "o", "z", "x", "s", "w"),
         kernels={k.name: k for k in kernels},
         steps=(
-            Step("k0", (Choice("scale", 0, None, ("x", "w", "t", B, N)),), B, "first", 12 * B * N, B * N),
+            Step(
+                "k0",
+                (Choice("scale", 0, None, ("x", "w", "t", B, N)),),
+                B,
+                "first",
+                12 * B * N,
+                B * N,
+            ),
             Step("k1", (Choice("accumulate", 0, 100, ("t", "s", "z", B, N)),), B),
             Step("k2", (Choice("widen", 0, None, ("h", "o", 2 * B)),)),
         ),
@@ -263,7 +273,9 @@ def test_aligned_weights_are_not_copied(library):
     assert exe.weights["w"].address == aligned.ctypes.data
     skewed = np.zeros(32 + 64, np.uint8)
     start = -skewed.ctypes.data % 64 + 4
-    exe = Executable(affine(library), {"w": skewed[start : start + 24].view(np.float32)}, CpuDevice())
+    exe = Executable(
+        affine(library), {"w": skewed[start : start + 24].view(np.float32)}, CpuDevice()
+    )
     assert exe.weights["w"].address % 64 == 0
     shared = Executable(affine(library), exe.weights, CpuDevice())
     assert shared.weights["w"].address == exe.weights["w"].address
@@ -298,7 +310,9 @@ def test_a_size_no_kernel_covers(library, rng):
     steps = (replace(program.steps[0], choices=(replace(program.steps[0].choices[0], hi=5),)),)
     exe = Executable(replace(program, steps=steps), WEIGHTS, CpuDevice())
     exe(*inputs(rng, 5))
-    with pytest.raises(DimError, match=r"no kernel of step k0 covers.*\n.*first\n.*b is 6") as caught:
+    with pytest.raises(
+        DimError, match=r"no kernel of step k0 covers.*\n.*first\n.*b is 6"
+    ) as caught:
         exe(*inputs(rng, 6))
     assert "kernels cover [0, 5]" in str(caught.value)
 

@@ -1,0 +1,343 @@
+"""NVIDIA GPUs as devices, through cuda-core: memory, modules, launches, captured graphs.
+
+Everything a device is told goes to one stream of its own. Only what cuda-core has no words for
+(copies between bare addresses, function attributes) is asked of the driver.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import DeviceError, OutOfMemory
+from ..ir.program import Kernel, Program
+from .device import Launch
+
+POOLED_BYTES = 32 << 20  # smaller requests come from a pool: outputs and inputs of every call
+KEPT_BYTES = 512 << 20  # of freed pool memory that is kept for the next request
+ALIGNMENT = 16  # bytes; kernels are compiled for pointers that are multiples
+STATIC_SHARED = 48 * 1024  # a kernel that wants more shared memory must say so
+
+
+def load_cuda() -> tuple[Any, Any]:
+    """(cuda.core, cuda.bindings.driver). DeviceError when they are not installed."""
+    try:
+        import cuda.core as core
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceError(
+            "the NVIDIA packages that load and launch kernels are not installed",
+            facts=str(error),
+            fix='install them: pip install "tilewright[gpu]"',
+        ) from error
+    return core, driver
+
+
+def count_devices() -> int:
+    """How many NVIDIA GPUs there are; 0 without a driver or without cuda-core."""
+    try:
+        _, driver = load_cuda()
+    except DeviceError:
+        return 0
+    if int(driver.cuInit(0)[0]) != 0:
+        return 0
+    error, count = driver.cuDeviceGetCount()
+    return count if int(error) == 0 else 0
+
+
+class CudaMemory:
+    """Memory of one device; given back when the last reference goes."""
+
+    def __init__(self, address: int, nbytes: int, free: Callable[[int], None]):
+        self.address, self.nbytes = address, nbytes
+        self._finalizer = weakref.finalize(self, free, address)
+        self._finalizer.atexit = False  # the driver takes everything back by itself
+
+
+class CudaDevice:
+    """One NVIDIA GPU. Raises DeviceError when there is none, or no package to drive it."""
+
+    kind = "cuda"
+
+    def __init__(self, index: int = 0):
+        self.core, self.driver = load_cuda()
+        found = count_devices()
+        if index >= found:
+            raise DeviceError(
+                f"no NVIDIA GPU number {index}",
+                facts=f"{found} found",
+                fix="use target cpu, or run where `nvidia-smi` lists a GPU",
+            )
+        self.index, self.name = index, f"cuda:{index}"
+        self.dlpack_device = (2, index)
+        self._thread = threading.local()
+        self._device = self.core.Device(index)
+        self.enter()
+        self.target = "sm_{}{}".format(*self._device.compute_capability)
+        self.stream = self._device.create_stream()
+        self._raw_stream = self.stream.handle
+        self.dlpack_stream = int(self._raw_stream)
+        pool = self.check(self.driver.cuDeviceGetDefaultMemPool(index))
+        threshold = self.driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self.check(
+            self.driver.cuMemPoolSetAttribute(
+                pool, threshold, self.driver.cuuint64_t(KEPT_BYTES)
+            )
+        )
+
+    def enter(self) -> None:
+        """Make the device current in this thread."""
+        if not getattr(self._thread, "is_current", False):
+            self._device.set_current()
+            self._thread.is_current = True
+
+    def check(self, result: tuple) -> Any:
+        """The value of a driver call; DeviceError with the driver's words when it failed."""
+        error, *values = result
+        if int(error) != 0:
+            name, text = (f(error)[1] for f in (self.driver.cuGetErrorName, self.driver.cuGetErrorString))
+            raise DeviceError(
+                f"the CUDA driver reports {_text(name)}", where=self.name, facts=_text(text)
+            )
+        return values[0] if len(values) == 1 else tuple(values)
+
+    # ---- memory ----
+
+    def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> CudaMemory:
+        """See Device."""
+        self.enter()
+        driver, size = self.driver, max(nbytes, 1)
+        if size < POOLED_BYTES:
+            error, address = driver.cuMemAllocAsync(size, self._raw_stream)
+            free = self._free_pooled
+        else:
+            error, address = driver.cuMemAlloc(size)
+            free = self._free
+        if int(error) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
+            raise OutOfMemory(
+                f"no memory for {what}",
+                where=self.name,
+                facts=f"needed: {nbytes:,} bytes; available: {self.free_bytes():,} bytes",
+                fix="use smaller sizes (a smaller batch, context or pool), or free memory",
+            )
+        address = self.check((error, address))
+        memory = CudaMemory(int(address), nbytes, free)
+        if zero:
+            self.zero(memory)
+        return memory
+
+    def _free(self, address: int) -> None:
+        self.enter()
+        self.driver.cuMemFree(address)  # waits for the device: nothing can still be using it
+
+    def _free_pooled(self, address: int) -> None:
+        self.enter()
+        self.driver.cuMemFreeAsync(address, self._raw_stream)
+
+    def free_bytes(self) -> int:
+        """How much `allocate` can give now."""
+        self.enter()
+        return int(self.check(self.driver.cuMemGetInfo())[0])
+
+    def zero(self, memory: CudaMemory) -> None:
+        """Fill with zero bytes."""
+        if memory.nbytes:
+            self.enter()
+            self.check(
+                self.driver.cuMemsetD8Async(memory.address, 0, memory.nbytes, self._raw_stream)
+            )
+
+    def upload(self, memory: CudaMemory, array: np.ndarray, offset: int = 0) -> None:
+        """Copy `array` into `memory`; it may be changed once this returns."""
+        _check_room(memory, array, offset)
+        if not array.nbytes:
+            return
+        self.enter()
+        source = array.ctypes.data
+        self.check(
+            self.driver.cuMemcpyHtoDAsync(
+                memory.address + offset, source, array.nbytes, self._raw_stream
+            )
+        )
+        if self._is_pinned(source):  # then the copy is only begun; pageable memory is staged first
+            self.synchronize()
+
+    def _is_pinned(self, address: int) -> bool:
+        attribute = self.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        return int(self.driver.cuPointerGetAttribute(attribute, address)[0]) == 0
+
+    def download(self, memory: CudaMemory, array: np.ndarray, offset: int = 0) -> None:
+        """Copy from `memory` into `array`, after waiting for the work before."""
+        _check_room(memory, array, offset)
+        if not array.nbytes:
+            return
+        self.enter()
+        self.check(
+            self.driver.cuMemcpyDtoHAsync(
+                array.ctypes.data, memory.address + offset, array.nbytes, self._raw_stream
+            )
+        )
+        self.synchronize()
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy between two addresses of the device."""
+        if nbytes and target != source:
+            self.enter()
+            self.check(self.driver.cuMemcpyDtoDAsync(target, source, nbytes, self._raw_stream))
+
+    def synchronize(self) -> None:
+        """Wait until everything asked for is done."""
+        self.enter()
+        self.check(self.driver.cuStreamSynchronize(self._raw_stream))
+
+    # ---- code ----
+
+    def load(self, program: Program) -> "CudaModule":
+        """Load the program's binaries."""
+        if program.target != self.target:
+            raise DeviceError(
+                f"{program.name} was compiled for {program.target}, {self.name} is {self.target}",
+                fix=f"compile it for the target {self.target}",
+            )
+        self.enter()
+        return CudaModule(program, self)
+
+
+class CudaModule:
+    """The kernels of a program, loaded."""
+
+    def __init__(self, program: Program, device: CudaDevice):
+        self._device = device
+        objects = {
+            name: device.core.ObjectCode.from_cubin(blob) for name, blob in program.blobs.items()
+        }
+        self._kernels = {
+            name: self._prepared(objects[kernel.binary].get_kernel(kernel.name), kernel)
+            for name, kernel in program.kernels.items()
+        }
+        self._configs: dict[tuple, Any] = {}
+
+    def _prepared(self, function: Any, kernel: Kernel) -> Any:
+        if kernel.shared_bytes > STATIC_SHARED:
+            driver, device = self._device.driver, self._device
+            device.check(
+                driver.cuKernelSetAttribute(
+                    driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    kernel.shared_bytes,
+                    function.handle,
+                    driver.CUdevice(device.index),
+                )
+            )
+        return function
+
+    def plan(self, launches: Sequence[Launch], num_buffers: int) -> "CudaPlan":
+        """Prepare `launches`."""
+        prepared = []
+        scratch = 0
+        for launch in launches:
+            kernel = launch.kernel
+            grid = (*launch.grid, *(1,) * (3 - len(launch.grid)))
+            scratch = max(scratch, kernel.scratch_bytes * grid[0] * grid[1] * grid[2])
+            types = kernel.options["dims"]
+            dims = [
+                np.int32(value) if kind == "i32" else np.int64(value)
+                for value, kind in zip(launch.dims, types, strict=True)
+            ]
+            config = self._config(kernel, grid)
+            prepared.append((self._kernels[kernel.name], config, launch.buffers, dims, kernel))
+        return CudaPlan(self._device, prepared, scratch)
+
+    def _config(self, kernel: Kernel, grid: tuple[int, ...]) -> Any:
+        pdl = bool(kernel.options.get("pdl"))
+        key = (grid, kernel.num_warps, kernel.shared_bytes, pdl)
+        if key not in self._configs:
+            self._configs[key] = self._device.core.LaunchConfig(
+                grid=grid,
+                block=(32 * kernel.num_warps, 1, 1),
+                shmem_size=kernel.shared_bytes,
+                programmatic_stream_serialization=pdl,
+            )
+        return self._configs[key]
+
+
+class CudaPlan:
+    """Launches with all but the addresses fixed."""
+
+    def __init__(self, device: CudaDevice, launches: list[tuple], scratch_bytes: int):
+        self._device, self._launches = device, launches
+        self._scratch = device.allocate(scratch_bytes, "kernels' scratch") if scratch_bytes else None
+        self._used = np.unique([b for _, _, buffers, _, _ in launches for b in buffers]).astype(int)
+
+    def _check(self, addresses: np.ndarray) -> list[int]:
+        used = addresses[self._used]
+        if (used % ALIGNMENT).any():
+            odd = int(used[used % ALIGNMENT != 0][0])
+            raise DeviceError(
+                "an array given to a kernel is not aligned",
+                where=self._device.name,
+                facts=f"its address is {odd:#x}, kernels need a multiple of {ALIGNMENT}",
+                fix="pass a copy (x.clone()) in place of a slice",
+            )
+        return addresses.tolist()
+
+    def _arguments(self, at: list[int], item: tuple) -> list:
+        _, _, buffers, dims, kernel = item
+        # Triton's kernels end in pointers of their own: scratch memory first, then unused ones
+        hidden = [0] * kernel.options.get("hidden", 0)
+        if hidden and self._scratch is not None:
+            hidden[0] = self._scratch.address
+        return [*(at[b] for b in buffers), *dims, *hidden]
+
+    def _launch_all(self, stream: Any, at: list[int]) -> None:
+        launch = self._device.core.launch
+        for item in self._launches:
+            launch(stream, item[1], item[0], *self._arguments(at, item))
+
+    def run(self, addresses: np.ndarray) -> None:
+        """Make the launches; returns before they are done."""
+        self._device.enter()
+        self._launch_all(self._device.stream, self._check(addresses))
+
+    def profile(self, addresses: np.ndarray) -> list[float]:
+        """Make each launch alone, between two events. -> seconds, one a launch."""
+        device = self._device
+        device.enter()
+        at = self._check(addresses)
+        options = device.core.EventOptions(timing_enabled=True)
+        times = []
+        for item in self._launches:
+            device.synchronize()
+            start = device.stream.record(options=options)
+            device.core.launch(device.stream, item[1], item[0], *self._arguments(at, item))
+            stop = device.stream.record(options=options)
+            stop.sync()
+            times.append((stop - start) / 1000)
+        return times
+
+    def capture(self, addresses: np.ndarray) -> Callable[[], None]:
+        """The launches as one captured graph. -> a function that replays it."""
+        device = self._device
+        device.enter()
+        at = self._check(addresses)
+        builder = device.stream.create_graph_builder()
+        builder.begin_building()
+        self._launch_all(builder, at)
+        graph = builder.end_building().complete()
+        graph.upload(device.stream)
+
+        def replay(plan: CudaPlan = self) -> None:  # the plan owns scratch that the graph uses
+            device.enter()
+            graph.launch(device.stream)
+
+        return replay
+
+
+def _check_room(memory: CudaMemory, array: np.ndarray, offset: int) -> None:
+    assert array.flags.c_contiguous, "only dense arrays are copied"
+    assert 0 <= offset <= memory.nbytes - array.nbytes, "a copy must stay inside the memory"
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,169 @@
+"""Sampling: parameters checked, the op's reference met, distributions right."""
+
+import copy
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from tilewright.ir.errors import RequestError
+from tilewright.ir.ops.sampling import sample
+from tilewright.runtime.sampler import adjust, choose, draw, log_probabilities
+from tilewright.runtime.sampling import SamplingParams
+from tilewright.runtime.sequence import Sequence
+
+
+def sequence(params, prompt=(1, 2), output=()):
+    made = Sequence(1, tuple(prompt), params, params.seed or 0)
+    made.tokens += output
+    return made
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.5])
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (5, 1.0), (0, 0.9), (8, 0.7), (500, 0.99)])
+def test_equals_the_reference(rng, temperature, top_k, top_p):
+    rows = 40
+    logits = (rng.standard_normal((rows, 300)) * 4).astype(np.float32)
+    logits[:, 7] = logits[:, 9] = logits[:, 3]  # ties, also at the cut
+    seeds = rng.integers(-(2**63), 2**63 - 1, rows)
+    steps = rng.integers(0, 1000, rows)
+    expected = sample.reference(
+        logits,
+        np.full(rows, temperature, np.float32),
+        np.full(rows, top_k, np.int32),
+        np.full(rows, top_p, np.float32),
+        seeds,
+        steps,
+    )
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+    found = [draw(logits[r], params, int(seeds[r]), int(steps[r])) for r in range(rows)]
+    assert found == expected.tolist()
+
+
+def frequencies(logits, params, count=20_000):
+    tokens = [draw(logits, params, 99, step) for step in range(count)]
+    return np.bincount(tokens, minlength=len(logits)) / count
+
+
+def test_distribution_is_the_softmax(rng):
+    logits = rng.standard_normal(12).astype(np.float32)
+    expected = np.exp(logits / 0.7)
+    expected /= expected.sum()
+    found = frequencies(logits, SamplingParams(temperature=0.7))
+    # five standard deviations of a binomial
+    assert (np.abs(found - expected) < 5 * np.sqrt(expected / 20_000)).all()
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        (SamplingParams(top_k=2), [3, 1]),
+        (SamplingParams(top_p=0.6), [3, 1]),
+        (SamplingParams(top_p=0.5), [3]),
+        (SamplingParams(min_p=0.3), [3, 1]),
+        (SamplingParams(top_k=3, top_p=0.99), [3, 1, 0]),
+        (SamplingParams(top_k=1), [3]),
+    ],
+)
+def test_cuts_keep_the_likeliest(params, kept):
+    probabilities = np.array([0.12, 0.2, 0.05, 0.55, 0.08])
+    logits = np.log(probabilities).astype(np.float32)
+    found = frequencies(logits, params, 3000)
+    assert set(np.flatnonzero(found)) == set(kept)
+    expected = probabilities[kept] / probabilities[kept].sum()
+    assert np.abs(found[kept] - expected).max() < 0.05
+
+
+def test_seed_and_step_decide(rng):
+    logits = rng.standard_normal(50).astype(np.float32)
+    params = SamplingParams()
+    assert draw(logits, params, 1, 5) == draw(logits, params, 1, 5)
+    assert len({draw(logits, params, seed, 5) for seed in range(50)}) > 10
+    assert len({draw(logits, params, 1, step) for step in range(50)}) > 10
+
+
+def test_penalties(rng):
+    logits = np.array([1.0, -1.0, 2.0, 0.5], np.float32)
+    before = logits.copy()
+    repeated = sequence(SamplingParams(repetition_penalty=2.0), prompt=[0], output=[1])
+    np.testing.assert_array_equal(adjust(logits, repeated, frozenset()), [0.5, -2.0, 2.0, 0.5])
+    frequent = sequence(SamplingParams(frequency_penalty=0.5), prompt=[0], output=[2, 2, 3])
+    np.testing.assert_array_equal(adjust(logits, frequent, frozenset()), [1.0, -1.0, 1.0, 0.0])
+    present = sequence(SamplingParams(presence_penalty=0.5), prompt=[0], output=[2, 2, 3])
+    np.testing.assert_array_equal(adjust(logits, present, frozenset()), [1.0, -1.0, 1.5, 0.0])
+    biased = sequence(SamplingParams(logit_bias={1: 100.0}, temperature=0))
+    assert choose(logits, biased).token == 1
+    allowed = sequence(SamplingParams(allowed_token_ids=[1, 3], temperature=0))
+    assert choose(logits, allowed).token == 3
+    assert choose(logits, allowed, frozenset([3])).token == 1
+    np.testing.assert_array_equal(logits, before)
+
+
+def test_logprobs(rng):
+    logits = rng.standard_normal(30).astype(np.float32) * 3
+    exact = logits - np.log(np.exp(logits.astype(np.float64)).sum())
+    top = log_probabilities(logits, 3, int(logits.argmin()))
+    order = np.argsort(-logits)
+    assert list(top) == [*order[:3], logits.argmin()]
+    for token, value in top.items():
+        assert value == pytest.approx(exact[token], abs=1e-5)
+    choice = choose(logits, sequence(SamplingParams(temperature=0, logprobs=0)))
+    assert choice.top == {choice.token: choice.logprob}
+    assert len(log_probabilities(logits[:2], 5, 0)) == 2
+
+
+def test_defaults_are_those_callers_know():
+    params = SamplingParams()
+    assert (params.temperature, params.top_p, params.max_tokens) == (1.0, 1.0, 16)
+    assert not params.is_greedy
+    assert params.reads_logits
+    assert not SamplingParams(temperature=0).reads_logits
+    assert SamplingParams(top_k=-1).top_k == 0
+    assert SamplingParams(stop="x").stop == ("x",)
+    assert replace(params, temperature=0).is_greedy
+    assert copy.deepcopy(params) == params
+    assert len(fields(params)) == 19
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"temperature": -0.1}, "temperature is -0.1, must be a number from 0 to 100"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": True}, "temperature is True"),
+        ({"top_p": 0}, "top_p is 0, must be above 0"),
+        ({"top_p": 1.1}, "top_p is 1.1, must be a number from 0 to 1"),
+        ({"top_k": -2}, "top_k is -2, must be a whole number from 0"),
+        ({"top_k": 2.5}, "top_k is 2.5"),
+        ({"min_p": 2}, "min_p is 2"),
+        ({"n": 0}, "n is 0, must be a whole number from 1 to 128"),
+        ({"max_tokens": 0}, "max_tokens is 0, must be a whole number from 1"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens is 5, above max_tokens 4"),
+        ({"seed": 2**63}, "seed is 9223372036854775808"),
+        ({"stop": ["a", ""]}, "stop has '', must be strings that are not empty"),
+        ({"stop": ["x"] * 17}, "stop has 17 strings, at most 16"),
+        ({"stop_token_ids": ["a"]}, "'a' is not a token's number"),
+        ({"allowed_token_ids": []}, "no token could be chosen"),
+        ({"logprobs": 21}, "logprobs is 21, must be a whole number from 0 to 20"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0, must be above 0"),
+        ({"ignore_eos": 1}, "ignore_eos is 1, must be True or False"),
+    ],
+)
+def test_bad_values_are_named(named, message):
+    with pytest.raises(RequestError, match=message):
+        SamplingParams(**named)
+
+
+def test_all_bad_values_are_listed():
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(temperature=-1, top_p=3, n=0)
+    assert [line.split()[0] for line in str(caught.value).splitlines()[1:]] == [
+        "n",
+        "temperature",
+        "top_p",
+    ]
+
+
+def test_unknown_parameters_are_named():
+    with pytest.raises(RequestError, match="parameter best_of, use_beam_search is not supported"):
+        SamplingParams(temperature=0, best_of=2, use_beam_search=True)
