@@ -149,11 +149,16 @@ def _without_pdl(source: str) -> str:
     return "".join(line for line in lines if "gdc_" not in line)
 
 
+_pool = None
+
+
 def compile_all(jobs, processes=None):
     """Build (lab, name, schedule, pdl) jobs in parallel. -> [(emitted, compiled)] or an error each."""
+    global _pool
     start = time.time()
-    with multiprocessing.get_context("spawn").Pool(processes or os.cpu_count()) as pool:
-        built = pool.map(_build, jobs, chunksize=1)
+    if _pool is None:  # kept: starting processes costs more than most compilations
+        _pool = multiprocessing.get_context("spawn").Pool(processes or os.cpu_count())
+    built = _pool.map(_build, jobs, chunksize=1)
     failed = [(j[1], b) for j, b in zip(jobs, built) if isinstance(b, str)]
     print(f"compiled {len(jobs)} in {time.time() - start:.1f} s, {len(failed)} failed", flush=True)
     for name, error in failed[:3]:

@@ -9,12 +9,22 @@ from .. import __version__
 from ..ir import switches
 from . import console
 from .chat import chat
+from .compile import compile_model
 from .demo import demo
 from .doctor import doctor
 from .generate import generate
+from .inspect import inspect
 from .opt import opt
 
-VERBS = {"generate": generate, "chat": chat, "opt": opt, "doctor": doctor, "demo": demo}
+VERBS = {
+    "generate": generate,
+    "chat": chat,
+    "compile": compile_model,
+    "inspect": inspect,
+    "opt": opt,
+    "doctor": doctor,
+    "demo": demo,
+}
 
 app = typer.Typer(
     name="tilewright",

@@ -6,6 +6,7 @@ import typer
 
 from .. import __version__
 from . import machine
+from .cache import cache_dir
 from .console import human_bytes, print_json
 
 
@@ -49,6 +50,8 @@ def collect() -> dict:
         "no_gpu_because": gpus.why_none,
         "libraries": libraries,
     }
+    files, size = machine.folder_size(cache_dir())
+    facts["cache"] = {"folder": str(cache_dir()), "files": files, "bytes": size}
     targets, problems = verdict(compilers, gpus, libraries)
     return {**facts, "targets": targets, "problems": problems}
 
@@ -95,6 +98,8 @@ def render(facts: dict) -> str:
     if facts["no_gpu_because"]:
         rows.append(("gpu", f"none: {facts['no_gpu_because']}"))
     rows += [(name, version or "not installed") for name, version in facts["libraries"].items()]
+    cache = facts["cache"]
+    rows.append(("cache", f"{cache['folder']}, {human_bytes(cache['bytes'])}"))
     rows.append(("targets", ", ".join(facts["targets"]) or "none"))
     rows += [("problem", problem) for problem in facts["problems"]]
     width = max(len(label) for label, _ in rows) + 2

@@ -8,7 +8,9 @@ from typing import Any
 from ..frontend.torch_export import Imported, import_module
 from ..ir.errors import DimError, OptionError
 from ..ir.program import Program
+from ..ir.types import DTYPES
 from ..passes import Report
+from ..passes.pipelines import dense
 from ..runtime.executable import Executable
 from .compiler import Compiled, compile_graph, open_device, resolve_target
 
@@ -117,7 +119,7 @@ class CompiledModule:
                 dynamic = _changed_axes(self._module, args, kwargs, [*self._seen, shapes])
             imported = import_module(self._module, args, kwargs, dynamic_shapes=dynamic)
             narrow = self._options.get("weights_dtype")
-            pipeline = "module" if narrow is None else f"module_{narrow}"
+            pipeline = dense(None if narrow is None else DTYPES[narrow])
             compiled = compile_graph(imported.graph, imported.weights, pipeline, self.target)
             states = self._states(imported)
             executable = Executable(compiled.program, compiled.weights, self._device, states=states)

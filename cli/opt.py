@@ -65,8 +65,7 @@ def opt(
     from ..ir.text import print_graph
     from ..ir.verify import verify
 
-    text, name = _read(file)
-    graph = parse_graph(text, path=name)
+    graph = parse_graph(read_text(file), path="<stdin>" if file == "-" else file)
     verify(graph)  # the text's own faults are not those of the first pass
     chosen = layer.parse_pipeline(pipeline or passes)
     result = layer.run(graph, chosen, check=check, dump=dump, stop_after=stop_after or None)
@@ -81,16 +80,16 @@ def opt(
         print(text, end="")
 
 
-def _read(file: str) -> tuple[str, str]:
-    """(text, name for messages)."""
+def read_text(file: str) -> str:
+    """The text of a file, or of standard input for "-". OptionError when there is no text."""
     if file == "-":
-        return sys.stdin.read(), "<stdin>"
+        return sys.stdin.read()
     path = Path(file)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise OptionError(f"{file} {what}", fix="give the path of a graph's text, or -")
     try:
-        return path.read_text(), file
+        return path.read_text()
     except UnicodeDecodeError as error:
         raise OptionError(
             f"{file} is not text",

@@ -13,6 +13,7 @@ from .backend import Backend, Launch, Launches, Progress
 from .cost import operations_of, traffic_of
 from .lower import Lowered, lower_group
 from .pack import weight_layout
+from .updates import copy_kernel, written_back
 
 VERSION = 1  # of generated code: part of every kernel's key
 
@@ -35,7 +36,7 @@ def build(
     backend = _backend(target, progress)
     buffers = _make_buffers(graph, layouts)
     names = _buffer_names(graph)
-    base = _arena_end(graph, buffers.values())
+    base = _place_updates(graph, names, buffers, _arena_end(graph, buffers.values()))
     steps: list[Step] = []
     end = base
     for (group, nodes), low in zip(groups.items(), lowered):
@@ -47,6 +48,16 @@ def build(
         loc = next((n.loc for n in nodes if n.loc), None)
         for launch in planned.launches:
             steps.append(_step(group, launch, args, spaces, loc, low))
+    # states that take each other's content are read before any of them is written
+    copies = [(v, names[v], f"old {v.name}") for v in _moved_states(graph)]
+    copies += [
+        (v, f"old {v.name}" if v in graph.states else names[v], state)
+        for state, v in written_back(graph).items()
+    ]
+    for value, source, to in copies:
+        low = Lowered(copy_kernel(value.type), ())
+        (launch,) = backend.launches(low.kernel, kernel_key(low, target)).launches
+        steps.append(_step(f"update {to}", launch, [source, to], {}, None, low))
     kernels, blobs = backend.finish()
     return Program(
         name=graph.name,
@@ -212,6 +223,23 @@ def _arena_end(graph: Graph, buffers) -> Dim:
     for end in ends:
         total = maximum(total, end)
     return total
+
+
+def _place_updates(
+    graph: Graph, names: dict[Value, str], buffers: dict[str, Buffer], base: Dim
+) -> Dim:
+    """Places for values that end in a state and have no buffer yet. -> the arena's new end."""
+    needed = {f"old {v.name}": v.type for v in _moved_states(graph)}
+    needed.update((names[v], v.type) for v in written_back(graph).values())
+    for name, type in needed.items():
+        if name not in buffers:
+            buffers[name] = Buffer(name, type, "temp", base)
+            base = _align(base + type.nbytes)
+    return base
+
+
+def _moved_states(graph: Graph) -> list[Value]:
+    return [v for v in dict.fromkeys(written_back(graph).values()) if v in graph.states]
 
 
 def _place_workspaces(

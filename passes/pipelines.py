@@ -8,6 +8,7 @@ from .common_subexpressions import CommonSubexpressions
 from .dead_code import DeadCode
 from .decompose import Decompose
 from .fold_constants import FoldConstants
+from .fuse_attention import FuseAttention
 from .fuse_gated_mlp import FuseGatedMlp
 from .fuse_layer_norm import FuseLayerNorm
 from .fuse_rms_norm import FuseRmsNorm
@@ -38,7 +39,8 @@ def recognize() -> tuple[Pass, ...]:
         DeadCode(),
         FuseRmsNorm(),
         FuseLayerNorm(),
-        FuseSoftmax(),
+        FuseSoftmax(),  # before attention, which is read from its softmax outwards
+        FuseAttention(),
         FuseRope(),
         FuseGatedMlp(),  # before merging: gate and up belong together, not with q, k and v
         MergeProjections(),

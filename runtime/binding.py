@@ -7,7 +7,7 @@ import numpy as np
 
 from ..ir.dim import Dim, compile_dims
 from ..ir.errors import DimError
-from ..ir.program import Buffer, Choice, Program, Step
+from ..ir.program import Choice, Kernel, Program, Step
 from .device import Launch
 
 
@@ -33,9 +33,14 @@ class Sizes:
         self._place = {dim: i for i, dim in enumerate(dims)}
         self._names = tuple(program.symbols)
         self._evaluate = compile_dims(dims, self._names)
-        self._temps = [
-            (self.index[b.name], b.offset) for b in program.buffers.values() if _is_temp(b)
+        self._steps = tuple(map(self._compile_step, program.steps))
+        buffers = program.buffers.values()
+        self._shapes = [tuple(self._place[d] for d in b.type.shape) for b in buffers]
+        temps = [
+            (self.index[b.name], self._place[b.offset]) for b in buffers if b.offset is not None
         ]
+        self._temps = np.array([index for index, _ in temps], np.int64)
+        self._offsets = [offset for _, offset in temps]
 
     def _all_dims(self) -> Iterable[Dim]:
         program = self.program
@@ -51,51 +56,78 @@ class Sizes:
 
     def bind(self, values: Mapping[str, int]) -> Binding:
         """DimError when no kernel of a step covers the sizes."""
-        number = self._numbers(values)
+        numbers = self._numbers(values)
         launches = []
-        for index, step in enumerate(self.program.steps):
-            choice = _choose(step, number(step.select), values)
-            grid = tuple(map(number, choice.grid))
-            if 0 in grid:
-                continue
-            buffers = tuple(self.index[a] for a in choice.args if isinstance(a, str))
-            dims = tuple(number(a) for a in choice.args if not isinstance(a, str))
-            kernel = self.program.kernels[choice.kernel]
-            launches.append(Launch(index, kernel, buffers, dims, grid))
+        for index, step in enumerate(self._steps):
+            value = numbers[step.select]
+            for choice in step.choices:
+                if choice.lo <= value and (choice.hi is None or value <= choice.hi):
+                    break
+            else:
+                raise _uncovered(self.program.steps[index], value, values)
+            grid = tuple([numbers[i] for i in choice.grid])
+            if 0 not in grid:
+                dims = tuple([numbers[i] for i in choice.dims])
+                launches.append(Launch(index, choice.kernel, choice.buffers, dims, grid))
         return Binding(
             values,
             tuple(launches),
-            tuple(tuple(map(number, b.type.shape)) for b in self.program.buffers.values()),
-            number(self.program.arena_bytes),
-            np.array([i for i, _ in self._temps], np.int64),
-            np.array([number(offset) for _, offset in self._temps], np.uint64),
+            tuple([tuple([numbers[i] for i in shape]) for shape in self._shapes]),
+            numbers[self._place[self.program.arena_bytes]],
+            self._temps,
+            np.array([numbers[i] for i in self._offsets], np.uint64),
         )
 
     def costs(self, values: Mapping[str, int]) -> list[tuple[int, int]]:
         """(bytes that must move, operations) of each step."""
-        number = self._numbers(values)
-        return [(number(s.traffic), number(s.operations)) for s in self.program.steps]
+        numbers, place = self._numbers(values), self._place
+        steps = self.program.steps
+        return [(numbers[place[s.traffic]], numbers[place[s.operations]]) for s in steps]
 
     def arena_bytes(self, values: Mapping[str, int]) -> int:
         """Bytes of the arena at these sizes."""
-        return self._numbers(values)(self.program.arena_bytes)
+        return self._numbers(values)[self._place[self.program.arena_bytes]]
 
-    def _numbers(self, values: Mapping[str, int]):
-        results = self._evaluate(*(values[name] for name in self._names))
-        place = self._place
-        return lambda dim: dim if isinstance(dim, int) else results[place[dim]]
+    def _numbers(self, values: Mapping[str, int]) -> tuple[int, ...]:
+        return self._evaluate(*(values[name] for name in self._names))
+
+    def _compile_step(self, step: Step) -> "_Step":
+        return _Step(self._place[step.select], tuple(map(self._compile_choice, step.choices)))
+
+    def _compile_choice(self, choice: Choice) -> "_Choice":
+        names = [a for a in choice.args if isinstance(a, str)]
+        dims = [a for a in choice.args if not isinstance(a, str)]
+        return _Choice(
+            choice.lo,
+            choice.hi,
+            self.program.kernels[choice.kernel],
+            tuple(self.index[name] for name in names),
+            tuple(self._place[dim] for dim in dims),
+            tuple(self._place[dim] for dim in choice.grid),
+        )
 
 
-def _is_temp(buffer: Buffer) -> bool:
-    return buffer.offset is not None
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A Choice whose dims are places in the tuple that the compiled function returns."""
+
+    lo: int
+    hi: int | None
+    kernel: Kernel
+    buffers: tuple[int, ...]
+    dims: tuple[int, ...]
+    grid: tuple[int, ...]
 
 
-def _choose(step: Step, value: int, values: Mapping[str, int]) -> Choice:
-    for choice in step.choices:
-        if choice.lo <= value and (choice.hi is None or value <= choice.hi):
-            return choice
+@dataclass(frozen=True, slots=True)
+class _Step:
+    select: int
+    choices: tuple[_Choice, ...]
+
+
+def _uncovered(step: Step, value: int, values: Mapping[str, int]) -> DimError:
     ranges = ", ".join(f"[{c.lo}, {'any' if c.hi is None else c.hi}]" for c in step.choices)
-    raise DimError(
+    return DimError(
         f"no kernel of step {step.name} covers these sizes",
         where=step.loc or step.name,
         facts=f"{step.select} is {value} for {dict(values)}; kernels cover {ranges}",

@@ -203,11 +203,10 @@ class CpuPlan:
         dims = [d for launch in launches for d in launch.dims]
         self._dims = np.array(dims or [0], np.int64)
         self._steps = np.zeros(max(len(launches), 1), STEP)
-        pointer, dim = self._pointers.ctypes.data, self._dims.ctypes.data
-        for step, kernel, launch in zip(self._steps, kernels, launches):
-            step["kernel"], step["p"], step["d"] = kernel, pointer, dim
-            pointer += 8 * len(launch.buffers)
-            dim += 8 * len(launch.dims)
+        if launches:
+            self._steps["kernel"] = kernels
+            self._steps["p"] = _starts(self._pointers, [len(x.buffers) for x in launches])
+            self._steps["d"] = _starts(self._dims, [len(x.dims) for x in launches])
         self._steps_at = self._steps.ctypes.data
 
     def run(self, addresses: np.ndarray) -> None:
@@ -241,6 +240,11 @@ class CpuPlan:
                 facts=f"tw_run returned {status}; nothing has run",
                 fix="the program and its library do not belong together: compile again",
             )
+
+
+def _starts(array: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    """Addresses of consecutive pieces of `array`, of so many elements each."""
+    return array.ctypes.data + array.itemsize * (np.cumsum(counts) - counts)
 
 
 class _Library:

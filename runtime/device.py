@@ -13,7 +13,7 @@ import numpy as np
 from ..ir.program import Kernel, Program
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: thousands are made when sizes change
 class Launch:
     """One launch with its sizes known.
 

@@ -78,10 +78,10 @@ def plan_memory(
     free = device.free_bytes()
     taken = weight_bytes + arena_bytes
     if kv_bytes is not None:
-        num_pages = kv_bytes // page_bytes
+        allowed, num_pages = free, kv_bytes // page_bytes
     else:
-        share = CPU_SHARE if device.kind == "cpu" else GPU_SHARE
-        num_pages = min(num_seqs * pages_of_one, int((free * share - taken) // page_bytes))
+        allowed = int(free * (CPU_SHARE if device.kind == "cpu" else GPU_SHARE))
+        num_pages = min(num_seqs * pages_of_one, (allowed - taken) // page_bytes)
     num_pages = min(num_pages, _limit(limits, "pages"))
     least = pages_of_one if needs_context else 1
     if kv_bytes is not None and num_pages < least:
@@ -92,12 +92,13 @@ def plan_memory(
             fix="ask for a larger pool, or a shorter context",
         )
     pool_bytes = max(num_pages, least) * page_bytes
-    if num_pages < least or taken + pool_bytes > free:
+    if num_pages < least or taken + pool_bytes > allowed:
         raise OutOfMemory(
             "the model does not fit into memory",
             where=device.name,
             facts=f"needed: {taken + pool_bytes:,} bytes ({taken:,} for weights and temporary"
-            f" buffers, {pool_bytes:,} for keys and values); available: {free:,} bytes",
+            f" buffers, {pool_bytes:,} for keys and values); available: {allowed:,} of"
+            f" {free:,} free bytes",
             fix="use a shorter context, a smaller KV pool, fewer tokens a step",
         )
     context = min(context, num_pages * page_size)

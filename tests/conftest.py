@@ -47,6 +47,14 @@ def pytest_collection_modifyitems(config, items):
             items[:] = [item for item in items if not item.get_closest_marker("perf")]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_this_run(tmp_path_factory):
+    """One cache for all workers of a run, empty at its beginning: nothing is found from before."""
+    base = tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ  # then the base is one of several, side by side
+    os.environ["TILEWRIGHT_CACHE"] = str((base.parent if is_worker else base) / "tilewright-cache")
+
+
 @pytest.fixture
 def update_golden(request) -> bool:
     """True when the run is to rewrite expected texts."""

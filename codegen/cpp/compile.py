@@ -13,9 +13,11 @@ from ...ir import switches
 from ...ir.errors import BuildError
 from ...ir.target import Target
 from .abi import VERSION
+from .tables import kernel_table, turns_table
 
 _HERE = Path(__file__).resolve().parent
 _SUPPORT = ("driver.cpp", "micro.cpp")  # the same in every library
+UNIT_LENGTH = 24_000  # characters of generated source that are compiled as one file
 _CANDIDATES = ("g++", "clang++", "c++")
 # NaN, infinities, signed zeros and the order of sums are kept; a * b + c may become one operation,
 # and no code relies on floating point exceptions
@@ -74,11 +76,11 @@ def _build(compiler: str, folder: Path, sources, target: Target) -> Path:
     for unit in units:
         shutil.copyfile(_HERE / unit.name, unit)
     table = folder / "table.cpp"
-    table.write_text(kernel_table([name for name, _ in sources]))
+    table.write_text(kernel_table([name for name, _ in sources]) + turns_table())
     units.append(table)
-    for name, source in sources:
-        unit = folder / f"{name}.cpp"
-        unit.write_text(source)
+    for i, members in enumerate(group_sources(sources, len(os.sched_getaffinity(0)))):
+        unit = folder / (f"{members[0][0]}.cpp" if len(members) == 1 else f"kernels_{i}.cpp")
+        unit.write_text("\n".join(source for _, source in members))
         units.append(unit)
     flags = flags_for(target)
     jobs = [(unit, [compiler, *flags, "-c", unit.name, "-o", f"{unit.stem}.o"]) for unit in units]
@@ -88,6 +90,22 @@ def _build(compiler: str, folder: Path, sources, target: Target) -> Path:
     link = [compiler, *flags, "-shared", "-o", library.name, *objects, "-lm"]
     _Runner(folder).run(None, link)
     return library
+
+
+def group_sources(sources: Sequence[tuple[str, str]], cores: int) -> list[list[tuple[str, str]]]:
+    """Sources that are compiled as one file: starting a compiler costs as much as a small kernel.
+
+    Enough files that all cores work to the end, of nearly equal length.
+    """
+    length = sum(len(source) for _, source in sources)
+    count = min(len(sources), max(2 * cores, length // UNIT_LENGTH))
+    units: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+    lengths = [0] * count
+    for name, source in sorted(sources, key=lambda item: -len(item[1])):
+        least = lengths.index(min(lengths))
+        units[least].append((name, source))
+        lengths[least] += len(source)
+    return units
 
 
 def _run_all(folder: Path, jobs: Sequence[tuple[Path, list[str]]]) -> None:
@@ -142,22 +160,6 @@ class _Runner:
             self.stopped = True
             for process in self.running:
                 process.kill()
-
-
-def kernel_table(names: Sequence[str]) -> str:
-    """The source of the table that maps a kernel's index to its functions."""
-    lines = ['#include "tw.h"', "", 'extern "C" {']
-    for name in names:
-        lines.append(f"void {name}(void* const*, const int64_t*, const TwTeam*);")
-        lines.append(f"void {name}_scratch(const int64_t*, int64_t, int64_t[2]);")
-    lines += ["}", "", "struct TwEntry {", "    const char* name;"]
-    lines += ["    void (*run)(void* const*, const int64_t*, const TwTeam*);"]
-    lines += ["    void (*scratch)(const int64_t*, int64_t, int64_t[2]);", "};", ""]
-    lines.append("extern const TwEntry tw_table[] = {")
-    lines += [f'    {{"{name}", {name}, {name}_scratch}},' for name in names]
-    lines += ["    {nullptr, nullptr, nullptr},", "};"]
-    lines.append(f"extern const int32_t tw_table_size = {len(names)};")
-    return "\n".join(lines) + "\n"
 
 
 def _has_avx512(march: str) -> bool:

@@ -8,8 +8,6 @@ from .pointwise import emit_pointwise
 from .reduce import emit_reduce
 from .special import attention_scratch, emit_attention, emit_sample, sample_scratch
 
-_ARGS = "void* const* p, const int64_t* d, const TwTeam* team"
-
 
 def emit_kernel(kernel: LoopKernel, name: str, target: Target) -> str:
     """The source of `kernel` with entry `name`; see abi.py for how it is called."""
@@ -29,8 +27,6 @@ def emit_kernel(kernel: LoopKernel, name: str, target: Target) -> str:
     source = [
         f"// {kernel.template} kernel {name}",
         *(f'#include "{h}"' for h in headers),
-        "",
-        f"#define TW_ARGS {_ARGS}",
         "",
         *functions,
         f'extern "C" void {name}(TW_ARGS) {{',

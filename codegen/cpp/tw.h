@@ -42,6 +42,9 @@ struct TwTeam {
 
 #define TW_COUNTERS 4
 
+// what a kernel is given: buffers, dims, its place in the team
+#define TW_ARGS void *const *p, const int64_t *d, const TwTeam *team
+
 extern "C" void tw_barrier(const TwTeam* team);
 
 // The next item of a dynamically shared loop; `counter` tells loops of one step apart.
@@ -111,13 +114,13 @@ TW_INLINE int64_t tw_fmod(int64_t a, int64_t b) {
 template <class T>
 TW_INLINE T tw_floordiv_int(T a, T b) {
     if (b == 0) return 0;
-    if (b == (T)-1) return (T)(0 - a);
+    if ((T)-1 < 0 && b == (T)-1) return (T)(0 - a);  // the lowest value / -1 would trap
     T q = (T)(a / b);
     return (T)(q - ((a % b != 0) & ((a < 0) != (b < 0))));
 }
 template <class T>
 TW_INLINE T tw_mod_int(T a, T b) {
-    if (b == 0 || b == (T)-1) return 0;
+    if (b == 0 || ((T)-1 < 0 && b == (T)-1)) return 0;
     T r = (T)(a % b);
     return (T)((r != 0) & ((r < 0) != (b < 0)) ? r + b : r);
 }

@@ -45,7 +45,8 @@ TW_INLINE float tw_expm1(float x) {
     float p = tw_expm1_reduced(clipped, &n);
     float half = tw_exp2i((int32_t)(n != n ? 0.0f : n) - 1);  // 2^(n-1): 2^128 is no float
     float y = 2.0f * (half * p + (half - 0.5f));
-    return n == 0.0f ? p : y;
+    y = n == 0.0f ? p : y;
+    return x == 0.0f ? x : y;  // keeps -0
 }
 
 TW_INLINE float tw_sigmoid(float x) {
@@ -87,7 +88,8 @@ TW_INLINE float tw_log1p(float x) {
     float u = 1.0f + x;
     float lost = (x - (u - 1.0f)) / u;  // what rounding 1 + x dropped
     float y = tw_log(u);
-    return x == TW_INF || u <= 0.0f ? y : y + lost;
+    y = x == TW_INF || u <= 0.0f ? y : y + lost;
+    return x == 0.0f ? x : y;  // keeps -0
 }
 
 // ---- error function, f32: erf(a) = -expm1(-q(a)), q(a) = -log(erfc(a)) -------------------------
@@ -111,8 +113,41 @@ TW_INLINE float tw_erf(float x) {
 
 // ---- circular functions ------------------------------------------------------------------------
 
-TW_INLINE float tw_sin(float x) { return __builtin_sinf(x); }
-TW_INLINE float tw_cos(float x) { return __builtin_cosf(x); }
+// Row e: 2^(e - 150) / (2 pi) without its whole turns, as a sum of three numbers; the first two have
+// 29 bits, so that their products with a 24-bit integer are exact. Generated (tables.py).
+extern const double tw_turns[3][256];
+
+// sin of x + quarters * pi / 2, for x >= 0 given by its bits. A float is an integer m < 2^24 times a
+// power of two, so m times the fraction of a turn of that power reduces any x without loss.
+TW_INLINE float tw_circular(uint32_t u, int32_t quarters) {
+    const uint32_t e = u >> 23;
+    const double m = (double)(int32_t)((u & 0x7fffffu) | (e ? 0x800000u : 0u));
+    double turns = m * tw_turns[0][e];
+    turns -= __builtin_rint(turns);
+    turns = turns + m * tw_turns[1][e] + m * tw_turns[2][e];
+    const double quarter = __builtin_rint(turns * 4.0);
+    const float t = (float)((turns - quarter * 0.25) * 6.283185307179586);
+    const float z = t * t;
+    float s = 2.7557319e-6f;
+    s = s * z - 1.9841270e-4f;
+    s = s * z + 8.3333333e-3f;
+    s = s * z - 1.6666667e-1f;
+    s = t + t * z * s;
+    float c = -2.7557319e-7f;
+    c = c * z + 2.4801587e-5f;
+    c = c * z - 1.3888889e-3f;
+    c = c * z + 4.1666667e-2f;
+    c = 1.0f - z * (0.5f - z * c);
+    const int32_t q = (int32_t)quarter + quarters;
+    const float y = q & 1 ? c : s;
+    return q & 2 ? -y : y;
+}
+
+TW_INLINE float tw_sin(float x) {
+    const uint32_t u = tw_bits(x), sign = u & 0x80000000u;
+    return tw_float(tw_bits(tw_circular(u ^ sign, 0)) ^ sign);
+}
+TW_INLINE float tw_cos(float x) { return tw_circular(tw_bits(x) & 0x7fffffffu, 1); }
 
 // ---- the same names for f64, from the C library ------------------------------------------------
 
@@ -180,12 +215,16 @@ TW_INLINE T tw_mod(T x, T y) {
 
 // The largest whole number not over x / y, found from the remainder so that it never rounds up.
 TW_INLINE double tw_floordiv(double x, double y) {
-    if (y == 0) return x / y;
-    return __builtin_rint((x - tw_mod(x, y)) / y);
+    double r = __builtin_fmod(x, y), q = __builtin_rint((x - r) / y);
+    q = r != 0 && (r < 0) != (y < 0) ? q - 1 : q;
+    q = q == 0 ? __builtin_copysign(0.0, x / y) : q;
+    return y == 0 ? x / y : q;
 }
 TW_INLINE float tw_floordiv(float x, float y) {
-    if (y == 0) return x / y;
-    return __builtin_rintf((x - tw_mod(x, y)) / y);
+    float r = __builtin_fmodf(x, y), q = __builtin_rintf((x - r) / y);
+    q = r != 0 && (r < 0) != (y < 0) ? q - 1 : q;
+    q = q == 0 ? __builtin_copysignf(0.0f, x / y) : q;
+    return y == 0 ? x / y : q;
 }
 template <class T>
 TW_INLINE T tw_floordiv(T x, T y) {

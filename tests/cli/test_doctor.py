@@ -23,6 +23,17 @@ def test_json_holds_the_facts(tilewright):
     assert bool(facts["gpus"]) != bool(facts["no_gpu_because"])
 
 
+def test_the_cache_and_its_size(tilewright, tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "kernel.so").write_bytes(bytes(100))
+    done = tilewright("doctor", "--json", env={"TILEWRIGHT_CACHE": tmp_path / "a"})
+    assert json.loads(done.stdout)["cache"] == {
+        "folder": str(tmp_path / "a"),
+        "files": 1,
+        "bytes": 100,
+    }
+
+
 def test_text_has_a_line_for_each_fact(tilewright):
     done = tilewright("doctor")
     assert done.returncode == 0, done.stderr

@@ -49,7 +49,10 @@ def sample_program() -> Program:
     steps = (
         Step(
             "k0",
-            (Choice("k_a", 0, 15, ("x", "w", T, T * T)), Choice("k_b", 16, None, ("x", "y"), (T, 2))),
+            (
+                Choice("k_a", 0, 15, ("x", "w", T, T * T)),
+                Choice("k_b", 16, None, ("x", "y"), (T, 2)),
+            ),
             select=T,
             loc="layers.0",
             traffic=12 * T,
@@ -197,7 +200,8 @@ def folder(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["program.json", "weights.safetensors", "kernels/lib.so", "kernels/k_a.cpp", "facts.json"]
+    "name",
+    ["program.json", "weights.safetensors", "kernels/lib.so", "kernels/k_a.cpp", "facts.json"],
 )
 def test_a_changed_byte_is_noticed(folder, name):
     data = bytearray((folder / name).read_bytes())
@@ -246,7 +250,9 @@ def test_version_format_and_path(folder, tmp_path):
         load_artifact(tmp_path / "text.zip")
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "c:\\x", "kernels//x", ""])
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "a/../../b", "c:\\x", "kernels//x", ""]
+)
 def test_names_cannot_lead_out(folder, name):
     edit_manifest(folder, lambda d: d["files"].update({name: {"bytes": 1, "sha256": "0"}}))
     with pytest.raises(ArtifactError, match="a name that leads elsewhere"):
@@ -273,7 +279,9 @@ def rezip(path, target, compression=zipfile.ZIP_STORED, extra=None):
 def test_zips_of_others(tmp_path):
     path = save_artifact(tmp_path / "a.zip", sample())
     assert load_artifact(rezip(path, tmp_path / "b.zip")).program == sample_program()
-    with pytest.raises(ArtifactError, match=r"is compressed; only stored files are read \(zip -0\)"):
+    with pytest.raises(
+        ArtifactError, match=r"is compressed; only stored files are read \(zip -0\)"
+    ):
         load_artifact(rezip(path, tmp_path / "c.zip", zipfile.ZIP_DEFLATED))
     with pytest.raises(ArtifactError, match="a name that leads elsewhere"):
         load_artifact(rezip(path, tmp_path / "d.zip", extra=["../out"]))

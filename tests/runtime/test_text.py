@@ -6,7 +6,15 @@ from tilewright.ir.errors import ArtifactError, RequestError
 from tilewright.runtime.detokenizer import TextStream
 from tilewright.runtime.tokenizer import Tokenizer
 
-TEXTS = ["hello", "naïve café", "日本語のテキスト", "👩‍👩‍👧 family", "a\ufffdb", "", "  two  spaces \n"]
+TEXTS = [
+    "hello",
+    "naïve café",
+    "日本語のテキスト",
+    "👩‍👩‍👧 family",
+    "a\ufffdb",
+    "",
+    "  two  spaces \n",
+]
 
 
 def stream(tokenizer, prompt=(), **options):
@@ -126,8 +134,8 @@ def test_special_tokens(tokenizer):
 
 def test_chat_template(make_tokenizer):
     tokenizer = make_tokenizer(CHAT)
-    assert tokenizer.render_chat(USER) == "<bos>[user]Hi<eos>\n[assistant]"
-    assert tokenizer.render_chat(USER, add_generation_prompt=False) == "<bos>[user]Hi<eos>\n"
+    assert tokenizer.render_chat(USER) == "<bos>[user]Hi<eos>[assistant]"
+    assert tokenizer.render_chat(USER, add_generation_prompt=False) == "<bos>[user]Hi<eos>"
     assert make_tokenizer("{{ extra }}").render_chat(USER, extra=5) == "5"
 
 

@@ -1,0 +1,287 @@
+"""`tilewright inspect`: what is in an artifact, a checkpoint or the text of a graph."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..ir.errors import OptionError
+from . import options
+from .console import human_bytes, print_json
+
+if TYPE_CHECKING:
+    from ..ir.graph import Graph
+    from ..runtime.artifact import Artifact
+
+
+def inspect(
+    model: Annotated[
+        str, typer.Argument(help="An artifact, a checkpoint, `demo`, or a graph's text (*.ir).")
+    ],
+    sizes: Annotated[
+        str, typer.Option("--at", help="Sizes that bytes and operations are given for: t=1,seqs=1.")
+    ] = "",
+    source: Annotated[str, typer.Option(help="Print the source of this kernel.")] = "",
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Print the graph that the artifact was built from.")
+    ] = False,
+    passes: Annotated[
+        bool, typer.Option("--passes", help="Print what each pass did when it was built.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what is in an artifact, a checkpoint or a graph's text; nothing is run or compiled."""
+    from ..runtime.artifact import is_artifact, open_artifact
+
+    path = _find(model)
+    if is_artifact(path):
+        artifact = open_artifact(path)
+        if source:
+            print(_kernel_source(artifact, source), end="")
+        elif graph:
+            print(artifact.graph_text or "", end="")
+        elif passes:
+            _print_passes(artifact.facts.get("passes", []), as_json)
+        else:
+            facts = artifact_facts(artifact, sizes)
+            print_json(facts) if as_json else print(render_artifact(facts))
+        return
+    if source or graph or passes or sizes:
+        raise OptionError(
+            f"{model} is no artifact",
+            facts="--at, --source, --graph and --passes look into what was compiled",
+            fix=f"build one: tilewright compile {model} -o artifact",
+        )
+    facts = _read_other(path)
+    print_json(facts) if as_json else print(_render_plain(facts))
+
+
+def _find(model: str) -> Path:
+    if model == "demo":
+        from .demo_model import demo_path
+
+        return demo_path()
+    path = Path(model)
+    if not path.exists():
+        raise OptionError(
+            f"{model} does not exist",
+            fix="give an artifact, a .gguf file, a Hugging Face folder, a graph's text, or demo",
+        )
+    return path
+
+
+# ---- artifacts -----------------------------------------------------------------------------
+
+
+def artifact_facts(artifact: "Artifact", sizes: str = "") -> dict:
+    """Everything `--json` prints: the program, its kernels, and what they must do at `sizes`."""
+    program = artifact.program
+    values = bind_sizes(artifact, sizes)
+    return {
+        "name": program.name,
+        "target": program.target,
+        "facts": {k: v for k, v in artifact.facts.items() if k != "passes"},
+        "weights": _weight_facts(artifact),
+        "kv_page_bytes": program.kv.page_bytes if program.kv else None,
+        "kv_page_tokens": program.kv.page_size if program.kv else None,
+        "launches": len(program.steps),
+        "sizes": values,
+        "arena_bytes": _value(program.arena_bytes, values),
+        "kernels": _kernel_facts(artifact, values),
+    }
+
+
+def bind_sizes(artifact: "Artifact", text: str) -> dict[str, int]:
+    """Values for the program's dims: those of `text`, else the hint, else the least."""
+    symbols = artifact.program.symbols
+    values = {name: symbol.hint or symbol.lo for name, symbol in symbols.items()}
+    for item in filter(None, text.split(",")):
+        name, _, number = (part.strip() for part in item.partition("="))
+        if name not in symbols or not number.isdigit():
+            raise OptionError(
+                f"--at {item!r} is not a size",
+                facts=f"the program's dims are {', '.join(symbols)}",
+                fix="write --at t=1,seqs=1",
+            )
+        symbol, value = symbols[name], int(number)
+        if value < symbol.lo or (symbol.hi is not None and value > symbol.hi):
+            raise OptionError(
+                f"{name} is {value}",
+                facts=f"its range is [{symbol.lo}, {'' if symbol.hi is None else symbol.hi}]",
+            )
+        values[name] = value
+    return values
+
+
+def _kernel_facts(artifact: "Artifact", values: dict[str, int]) -> list[dict]:
+    """One item a kernel, the one that moves the most bytes first."""
+    program = artifact.program
+    used: dict[str, dict] = {}
+    for step in program.steps:
+        chosen = _value(step.select, values)
+        for choice in step.choices:
+            if choice.lo <= chosen and (choice.hi is None or chosen <= choice.hi):
+                kernel = program.kernels[choice.kernel]
+                row = used.setdefault(
+                    choice.kernel,
+                    {
+                        "name": kernel.name,
+                        "template": kernel.template,
+                        "language": kernel.language,
+                        "launches": 0,
+                        "bytes": 0,
+                        "operations": 0,
+                        "first": step.loc,
+                    },
+                )
+                row["launches"] += 1
+                row["bytes"] += _value(step.traffic, values)
+                row["operations"] += _value(step.operations, values)
+    return sorted(used.values(), key=lambda row: -row["bytes"])
+
+
+def _weight_facts(artifact: "Artifact") -> dict[str, dict[str, int]]:
+    """By dtype: how many weights, and their bytes."""
+    found: dict[str, dict[str, int]] = {}
+    for buffer in artifact.program.weights:
+        row = found.setdefault(buffer.type.dtype.name, {"count": 0, "bytes": 0})
+        row["count"] += 1
+        row["bytes"] += _value(buffer.type.nbytes, {})
+    return found
+
+
+def _value(dim: object, values: dict[str, int]) -> int:
+    from ..ir.dim import evaluate
+
+    return dim if isinstance(dim, int) else evaluate(dim, values)
+
+
+def _kernel_source(artifact: "Artifact", name: str) -> str:
+    kernels = artifact.program.kernels
+    if name not in kernels:
+        raise OptionError(f"no kernel named {name!r}", facts=f"kernels: {', '.join(kernels)}")
+    return kernels[name].source
+
+
+def _print_passes(passes: list, as_json: bool) -> None:
+    if as_json:
+        print_json(passes)
+        return
+    for each in passes:
+        fired = ", ".join(f"{rule} x {count}" for rule, count in each["fired"].items())
+        name = each["pass"] if each["changed"] else f"({each['pass']})"
+        print(f"{name:32} {each['ms']:8.1f} ms {each['nodes']:6} nodes  {fired}".rstrip())
+        for item in each["declined"]:
+            print(f"    declined {item['rule']} x {item['count']}: {item['reason']}")
+        for note in each["notes"]:
+            print(f"    {note}")
+
+
+def render_artifact(facts: dict) -> str:
+    """The facts as text: a head, then a line a kernel."""
+    about = facts["facts"]
+    head = [("program", f"{facts['name']} for {facts['target']}")]
+    if "architecture" in about:
+        head.append(("model", f"{about['architecture']}, {about['num_layers']} layers"))
+        head.append(("context", f"{about['context_len']} tokens"))
+    weights = (
+        f"{row['count']} {dtype} ({human_bytes(row['bytes'])})"
+        for dtype, row in facts["weights"].items()
+    )
+    head.append(("weights", ", ".join(weights)))
+    if facts["kv_page_bytes"]:
+        page = human_bytes(facts["kv_page_bytes"])
+        head.append(("KV page", f"{facts['kv_page_tokens']} tokens, {page} over all layers"))
+    sizes = ", ".join(f"{name}={value}" for name, value in facts["sizes"].items())
+    head.append(("sizes", f"{sizes} (choose with --at)"))
+    head.append(("arena", human_bytes(facts["arena_bytes"])))
+    head.append(("launches", f"{facts['launches']} a step, {len(facts['kernels'])} kernels"))
+    lines = [f"{label:<10}{value}" for label, value in head]
+    lines.append(
+        f"\n{'kernel':32} {'template':10} {'runs':>5} {'bytes':>10} {'Mop':>9}  first used by"
+    )
+    lines += [
+        f"{row['name']:32} {row['template']:10} {row['launches']:>5} "
+        f"{human_bytes(row['bytes']):>10} {row['operations'] / 1e6:>9.2f}  {row['first'] or ''}"
+        for row in facts["kernels"]
+    ]
+    return "\n".join(lines)
+
+
+# ---- checkpoints and graphs ----------------------------------------------------------------
+
+
+def _read_other(path: Path) -> dict:
+    from ..frontend.gguf import is_gguf
+
+    if is_gguf(path):
+        return gguf_facts(path)
+    if path.is_dir():
+        return folder_facts(path)
+    return graph_facts(path)
+
+
+def gguf_facts(path: Path) -> dict:
+    """Header of a GGUF file: metadata but for long lists, and tensors by block format."""
+    from ..frontend.gguf import read_gguf
+
+    file = read_gguf(path)
+    kinds: dict[str, dict[str, int]] = {}
+    for tensor in file.tensors.values():
+        row = kinds.setdefault(tensor.kind, {"count": 0, "bytes": 0})
+        row["count"] += 1
+        row["bytes"] += tensor.nbytes
+    metadata = {
+        key: f"[{len(value)} items]" if isinstance(value, list | tuple) else value
+        for key, value in file.metadata.items()
+    }
+    return {"kind": "GGUF file", "path": str(path), "tensors": kinds, "metadata": metadata}
+
+
+def folder_facts(path: Path) -> dict:
+    """config.json and the weights of a Hugging Face folder."""
+    from ..frontend.safetensors import read_folder, read_json
+
+    config = read_json(path / "config.json")
+    kinds: dict[str, dict[str, int]] = {}
+    for array in read_folder(path).values():
+        row = kinds.setdefault(str(array.dtype), {"count": 0, "bytes": 0})
+        row["count"] += 1
+        row["bytes"] += array.nbytes
+    return {"kind": "Hugging Face folder", "path": str(path), "tensors": kinds, "metadata": config}
+
+
+def graph_facts(path: Path) -> dict:
+    """What a graph's text declares, and how often each op occurs."""
+    from ..ir.parse import parse_graph
+    from ..ir.verify import verify
+    from .opt import read_text
+
+    parsed: Graph = parse_graph(read_text(str(path)), path=str(path))
+    verify(parsed)
+    ops = Counter(node.op.name for node in parsed.nodes)
+    return {
+        "kind": "graph",
+        "path": str(path),
+        "metadata": {
+            "name": parsed.name,
+            "dims": {s.name: f"[{s.lo}, {s.hi or ''}]" for s in parsed.symbols.values()},
+            "inputs": {v.name: str(v.type) for v in parsed.inputs},
+            "outputs": [str(v.type) for v in parsed.outputs],
+            "weights": len(parsed.weights),
+            "states": {v.name: str(v.type) for v in parsed.states},
+            "nodes": len(parsed.nodes),
+            "ops": dict(ops.most_common()),
+        },
+    }
+
+
+def _render_plain(facts: dict) -> str:
+    lines = [f"{facts['kind']} {facts['path']}"]
+    for kind, row in facts.get("tensors", {}).items():
+        lines.append(f"  {row['count']:>5} tensors {kind}, {human_bytes(row['bytes'])}")
+    for key, value in facts["metadata"].items():
+        text = str(value)
+        lines.append(f"  {key} = {text if len(text) <= 120 else text[:117] + '...'}")
+    return "\n".join(lines)

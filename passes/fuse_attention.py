@@ -1,0 +1,216 @@
+"""Recognise attention: written out, with repeated KV heads, and with masks that say "causal"."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ir.builder import Builder
+from ..ir.errors import ShapeError
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Shape, bool_
+from . import findings
+from .attention_form import Written, divisor_of, read_attention
+from .manager import Pass
+from .masks import read_mask
+from .rewrite import replace_nodes
+
+
+@dataclass(frozen=True)
+class FuseAttention(Pass):
+    """The scores are never written to memory, and paging needs attention as one op."""
+
+    name = "fuse-attention"
+
+    def run(self, graph: Graph) -> Graph:
+        graph = replace_nodes(graph, _WrittenOut(graph))
+        graph = replace_nodes(graph, _Simplify(graph))
+        return replace_nodes(graph, _Masks(graph))
+
+
+class _WrittenOut:
+    """softmax(mask(cap(scale * q k^T))) v  ->  attention(q, k, v, mask)"""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+
+    def __call__(
+        self, b: Builder, node: Node, operands: Sequence[Value]
+    ) -> Sequence[Value] | None:
+        if self.reads(node) is None:
+            return None
+        # the same again in the new graph, whose values the result is made of
+        mark = len(b.nodes)
+        copy = b.node(node.op, operands, node.attrs)
+        found = read_attention(copy)
+        if not isinstance(found, Written):
+            return None  # another match changed what it is made of
+        try:
+            result = _build(b, found)
+        except ShapeError as error:
+            findings.current().decline("written_out", error.what)
+            return None
+        del b.nodes[mark]  # the copy
+        if result.type != node.results[0].type:
+            findings.current().decline("written_out", f"the result would be {result.type}")
+            return None
+        findings.current().fire("written_out")
+        return [result]
+
+    def reads(self, node: Node) -> Written | None:
+        """The attention that ends in `node`, if nothing inside is read outside."""
+        found = read_attention(node)
+        if found is None:
+            return None
+        if isinstance(found, str):
+            findings.current().decline("written_out", found)
+            return None
+        inside = {*found.inside, node}
+        for inner in found.inside:
+            result = inner.results[0]
+            if result in self.graph.results or not inside.issuperset(self.graph.uses[result]):
+                reason = f"the result of {inner.op.name} inside is also used outside"
+                findings.current().decline("written_out", reason)
+                return None
+        return found
+
+
+def _build(b: Builder, found: Written) -> Value:
+    q, k, v = found.q, found.k, found.v
+    if not found.is_transposed:
+        rank = k.type.rank
+        k = b.transpose(k, perm=(*range(rank - 2), rank - 1, rank - 2))
+    batch = _longest(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    q, k, v = (_widened(b, x, (*batch, *x.shape[-3:])) for x in (q, k, v))
+    mask = _joined_mask(b, found, q)
+    operands = (q, k, v) if mask is None else (q, k, v, mask)
+    return b.attention(*operands, scale=found.scale, softcap=found.softcap)
+
+
+def _longest(*shapes: Shape) -> Shape:
+    return max(shapes, key=lambda shape: sum(d != 1 for d in shape))
+
+
+def _widened(b: Builder, x: Value, shape: Shape) -> Value:
+    return x if x.shape == shape else b.broadcast_to(x, shape=shape)
+
+
+def _joined_mask(b: Builder, found: Written, q: Value) -> Value | None:
+    """All masks as one: bool when each is and nothing but -inf was filled in, else added."""
+    if not found.masks:
+        return None
+    if all(m.kind != "add" and m.fill == float("-inf") for m in found.masks):
+        conditions = [b.not_(m.mask) if m.kind == "drop" else m.mask for m in found.masks]
+        mask = conditions[0]
+        for other in conditions[1:]:
+            mask = b.and_(mask, other)
+        return mask
+    zero = b.constant(0.0, q.dtype)
+    mask = None
+    for m in found.masks:
+        low = b.constant(m.fill, q.dtype)
+        term = m.mask
+        if m.kind == "keep":
+            term = b.where(m.mask, zero, low)
+        elif m.kind == "drop":
+            term = b.where(m.mask, low, zero)
+        elif term.dtype != q.dtype:
+            term = b.cast(term, dtype=q.dtype)
+        mask = term if mask is None else b.add(mask, term)
+    return mask
+
+
+class _Simplify:
+    """Operands of attention: repeated KV heads and factors of q and k go into the op."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+
+    def __call__(
+        self, b: Builder, node: Node, operands: Sequence[Value]
+    ) -> Sequence[Value] | None:
+        if node.op.name != "attention":
+            return None
+        q, k, v, *mask = operands
+        attrs = dict(node.attrs)
+        before = (q, k, v)
+        k, v = self.unrepeated(k, v)
+        q, factor = self.unscaled(q)
+        if factor != 1:
+            attrs["scale"] *= factor
+        k, factor = self.unscaled(k)
+        if factor != 1:
+            attrs["scale"] *= factor
+        if (q, k, v) == before:
+            return None
+        return b.node(node.op, [q, k, v, *mask], attrs).results
+
+    def unrepeated(self, k: Value, v: Value) -> tuple[Value, Value]:
+        """k and v with each head repeated in place  ->  k and v"""
+        sources = _unrepeated(k), _unrepeated(v)
+        if None in sources or sources[0].shape[-3] != sources[1].shape[-3]:
+            return k, v
+        findings.current().fire("repeated_heads")
+        return sources
+
+    def unscaled(self, x: Value) -> tuple[Value, float]:
+        """x * c  ->  x, c; for a plain number c"""
+        node = x.node
+        if node is None or node.op.name not in ("mul", "div"):
+            return x, 1.0
+        found = divisor_of(node)
+        if found is None or found[0].type != x.type:
+            return x, 1.0
+        findings.current().fire("scaled_operand")
+        return found[0], 1 / found[1]
+
+
+def _unrepeated(x: Value) -> Value | None:
+    """reshape(broadcast_to(reshape(x, [.., G, 1, T, D]), [.., G, r, T, D]), [.., G * r, T, D])"""
+    outer = x.node
+    if outer is None or outer.op.name != "reshape":
+        return None
+    wide = outer.operands[0].node
+    if wide is None or wide.op.name != "broadcast_to":
+        return None
+    inner, target = wide.operands[0], wide.results[0].shape
+    rank = len(target)
+    if inner.type.rank != rank or rank != x.type.rank + 1 or rank < 4:
+        return None
+    repeats = rank - 3
+    same = all(inner.shape[i] == target[i] for i in range(rank) if i != repeats)
+    if not same or inner.shape[repeats] != 1 or x.shape[-2:] != target[-2:]:
+        return None
+    grouped = inner.node
+    wanted = (*target[:repeats], *target[-2:])
+    if grouped is not None and grouped.op.name == "reshape" and grouped.operands[0].shape == wanted:
+        return grouped.operands[0]
+    return None
+
+
+class _Masks:
+    """attention(q, k, v, mask) whose mask says causal, or causal with a window  ->  attributes"""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+
+    def __call__(
+        self, b: Builder, node: Node, operands: Sequence[Value]
+    ) -> Sequence[Value] | None:
+        if node.op.name != "attention" or len(operands) < 4:
+            return None
+        q, k, v, mask = operands
+        reading = read_mask(self.graph, mask, q.shape[-2], k.shape[-2])
+        if mask in reading.rest:
+            findings.current().decline("mask", "no part of the mask reads as causal or a window")
+            return None
+        attrs = dict(node.attrs)
+        attrs["is_causal"] = attrs["is_causal"] or reading.is_causal
+        windows = [w for w in (attrs["window"], reading.window) if w is not None]
+        attrs["window"] = min(windows) if windows else None
+        kept = list(reading.rest)
+        if kept:
+            findings.current().decline("mask", f"{len(kept)} parts of the mask stay")
+        rest = kept[0] if kept else None
+        for other in kept[1:]:
+            rest = b.and_(rest, other) if rest.dtype is bool_ else b.add(rest, other)
+        findings.current().fire("mask")
+        return b.node(node.op, [q, k, v] if rest is None else [q, k, v, rest], attrs).results

@@ -1,0 +1,273 @@
+"""What a mask says: a mask subgraph read as conditions on query i and key j.
+
+The element of a mask at [..., i, j] is followed through views, comparisons and index sources to a
+condition in dims over the symbols `_i` and `_j`. What cannot be read is left as it is.
+"""
+
+from dataclasses import dataclass
+
+from ..ir.dim import Dim, Symbol, floordiv, mod, product, symbol, symbols_of
+from ..ir.facts import Facts
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import normalize_axis
+from .patterns import constant_of
+
+I, J = symbol("_i"), symbol("_j")
+LARGE = 1e4  # a float mask's "not seen" is minus infinity, or below minus this
+
+Index = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """difference <= 0."""
+
+    difference: Dim
+
+
+@dataclass(frozen=True)
+class Known:
+    """True or false for every query and key."""
+
+    value: bool
+
+
+Condition = AtMost | Known
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A mask, read: causal or not, the window, and what could not be read (all must hold)."""
+
+    is_causal: bool
+    window: int | None
+    rest: tuple[Value, ...]
+
+
+def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
+    """Read a mask of [..., queries, keys]. Recognizes nothing in one it does not understand."""
+    reader = _Reader(graph, queries, keys)
+    is_causal, window, rest = False, None, []
+    for part in _conjuncts(mask):
+        condition = reader.condition_of(part, _last_axes(part))
+        match condition and reader.meaning(condition):
+            case None:
+                rest.append(part)
+            case "always":
+                pass
+            case "causal":
+                is_causal = True
+            case int() as width:
+                window = width if window is None else min(window, width)
+    if window is not None and not is_causal:
+        return Reading(False, None, (mask,))  # a window alone bounds one side only: keep the mask
+    return Reading(is_causal, window, tuple(rest))
+
+
+def _conjuncts(mask: Value) -> list[Value]:
+    """Parts that must all hold: of `and`, and of sums of float masks."""
+    node = mask.node
+    if node is not None and node.op.name in ("and", "add"):
+        return [part for v in node.operands for part in _conjuncts(v)]
+    return [mask]
+
+
+def _last_axes(part: Value) -> Index:
+    """The index of an element for query _i and key _j; 0 along other axes, if they are uniform."""
+    index: list[Dim] = [0] * part.type.rank
+    for axis, name in ((-1, J), (-2, I)):
+        if part.type.rank >= -axis:
+            index[axis] = 0 if part.shape[axis] == 1 else name
+    return tuple(index)
+
+
+class _Reader:
+    def __init__(self, graph: Graph, queries: Dim, keys: Dim):
+        self.queries, self.keys = queries, keys
+        self.graph = graph
+        self.facts = Facts({**graph.symbols, "_i": Symbol("_i", 0), "_j": Symbol("_j", 0)})
+
+    # ---- conditions ----
+
+    def condition_of(self, part: Value, index: Index) -> Condition | None:
+        """The condition under which a key is seen, None when it cannot be read."""
+        if any(d != 1 for d in part.shape[:-2]):
+            return None  # it differs from head to head or from sequence to sequence
+        if part.dtype.is_float:
+            return self.float_condition(part, index)
+        return self.bool_condition(part, index)
+
+    def bool_condition(self, value: Value, index: Index) -> Condition | None:
+        known = constant_of(value)
+        if known is not None:
+            return Known(bool(known))
+        node = value.node
+        if node is None:
+            return None
+        inner = self.through(node, index)
+        if inner is not None:
+            return self.bool_condition(*inner)
+        if node.op.name == "not":
+            return _negated(self.bool_condition(node.operands[0], index))
+        if node.op.name in ("le", "lt", "ge", "gt"):
+            left, right = (self.integer(v, _operand_index(v, index)) for v in node.operands)
+            return None if left is None or right is None else _compared(node.op.name, left, right)
+        return None
+
+    def float_condition(self, value: Value, index: Index) -> Condition | None:
+        """where(c, 0, -inf)  ->  c, and the other way round"""
+        if constant_of(value) == 0:
+            return Known(True)
+        node = value.node
+        if node is None:
+            return None
+        inner = self.through(node, index)
+        if inner is not None:
+            return self.float_condition(*inner)
+        if node.op.name == "cast":
+            return self.float_condition(node.operands[0], index) if _is_float(node) else None
+        if node.op.name != "where":
+            return None
+        condition, seen, unseen = node.operands
+        read = self.bool_condition(condition, _operand_index(condition, index))
+        if constant_of(seen) == 0 and _is_large_negative(unseen):
+            return read
+        if constant_of(unseen) == 0 and _is_large_negative(seen):
+            return _negated(read)
+        return None
+
+    # ---- integers and views ----
+
+    def integer(self, value: Value, index: Index) -> Dim | None:
+        """The element as a dim, None when it is not one."""
+        node = value.node
+        if node is None:
+            return None
+        inner = self.through(node, index)
+        if inner is not None:
+            return self.integer(*inner)
+        match node.op.name:
+            case "full":
+                number = node.attrs["value"]
+                return int(number) if float(number).is_integer() else None
+            case "iota":
+                return node.attrs["start"] + index[0] * node.attrs["step"]
+            case "dim_value":
+                return node.attrs["value"]
+            case "cast":
+                return self.integer(node.operands[0], index)
+            case "add" | "sub" | "mul":
+                left, right = (self.integer(v, _operand_index(v, index)) for v in node.operands)
+                if left is None or right is None:
+                    return None
+                match node.op.name:
+                    case "add":
+                        return left + right
+                    case "sub":
+                        return left - right
+                return left * right
+        return None
+
+    def through(self, node: Node, index: Index) -> tuple[Value, Index] | None:
+        """Where a view's (or a lookup's) element comes from; None for other ops."""
+        source = node.operands[0] if node.operands else None
+        if source is None:
+            return None
+        match node.op.name:
+            case "reshape":
+                return source, self.reshaped(index, node.results[0].shape, source.shape)
+            case "transpose":
+                inner: list[Dim] = [0] * len(index)
+                for at, axis in zip(index, node.attrs["perm"]):
+                    inner[axis] = at
+                return source, tuple(inner)
+            case "broadcast_to":
+                return source, _operand_index(source, index)
+            case "slice":
+                axis = normalize_axis(node.attrs["axis"], len(index))
+                at = index[axis] * node.attrs["step"] + node.attrs["start"]
+                return source, (*index[:axis], at, *index[axis + 1 :])
+            case "gather":
+                return self.looked_up(node, index)
+        return None
+
+    def reshaped(self, index: Index, shape: tuple[Dim, ...], to: tuple[Dim, ...]) -> Index:
+        kept = [(at, d) for at, d in zip(index, shape) if d != 1]
+        if [d for _, d in kept] == [d for d in to if d != 1]:
+            rest = iter(at for at, _ in kept)
+            return tuple(0 if d == 1 else next(rest) for d in to)
+        offset: Dim = 0
+        for at, dim in zip(index, shape):
+            offset = offset * dim + at
+        result: list[Dim] = []
+        for axis, dim in enumerate(to):
+            inner = product(to[axis + 1 :])
+            result.append(mod(floordiv(offset, inner), dim) if axis else floordiv(offset, inner))
+        return tuple(result)
+
+    def looked_up(self, node: Node, index: Index) -> tuple[Value, Index] | None:
+        source, where = node.operands
+        axis = normalize_axis(node.attrs["axis"], source.type.rank)
+        at = self.integer(where, index[axis : axis + where.type.rank])
+        if at is None:
+            return None
+        return source, (*index[:axis], at, *index[axis + where.type.rank :])
+
+    # ---- meaning ----
+
+    def meaning(self, condition: Condition) -> str | int | None:
+        """"causal", "always", a window's width, or None."""
+        if isinstance(condition, Known):
+            return "always" if condition.value else None
+        difference, offset = condition.difference, self.keys - self.queries
+        above = difference - (J - I)  # j - i + above <= 0
+        if not symbols_of(above) & {"_i", "_j"}:
+            if above == -offset:
+                return "causal"
+            # j - i is at most keys - 1
+            return "always" if self.facts.proved_le(self.keys - 1 + above, 0) else None
+        below = difference - (I - J)  # i - j + below <= 0
+        if not symbols_of(below) & {"_i", "_j"}:
+            width = offset + 1 - below
+            if isinstance(width, int) and width >= 1:
+                return width
+            # i - j is at most queries - 1
+            return "always" if self.facts.proved_le(self.queries - 1 + below, 0) else None
+        return None
+
+
+def _operand_index(operand: Value, index: Index) -> Index:
+    """The index of an operand under broadcasting."""
+    tail = index[len(index) - operand.type.rank :]
+    return tuple(0 if d == 1 else at for at, d in zip(tail, operand.shape))
+
+
+def _compared(name: str, left: Dim, right: Dim) -> Condition:
+    match name:
+        case "le":
+            difference = left - right
+        case "lt":
+            difference = left - right + 1
+        case "ge":
+            difference = right - left
+        case _:
+            difference = right - left + 1
+    if isinstance(difference, int):
+        return Known(difference <= 0)
+    return AtMost(difference)
+
+
+def _negated(condition: Condition | None) -> Condition | None:
+    """not (d <= 0)  is  d >= 1  is  1 - d <= 0"""
+    if isinstance(condition, Known):
+        return Known(not condition.value)
+    return AtMost(1 - condition.difference) if condition is not None else None
+
+
+def _is_large_negative(value: Value) -> bool:
+    number = constant_of(value)
+    return number is not None and number <= -LARGE
+
+
+def _is_float(node: Node) -> bool:
+    return node.operands[0].dtype.is_float

@@ -1,0 +1,264 @@
+"""LLM: prompts of every form, streams, chats, several threads, and the memory plan."""
+
+import gc
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tilewright.ir.dim import Symbol, symbol
+from tilewright.ir.errors import OptionError, OutOfMemory, RequestError
+from tilewright.ir.layout import KVLayout, LayerKV
+from tilewright.ir.program import Buffer, Program
+from tilewright.ir.types import TensorType, f32
+from tilewright.runtime.cpu import CpuDevice
+from tilewright.runtime.llm import LLM
+from tilewright.runtime.memory import plan_memory
+from tilewright.runtime.sampling import SamplingParams
+
+CHAT = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture
+def llm(make_engine, make_tokenizer):
+    engine = make_engine(200, vocab_size=256 + 2, tokenizer=make_tokenizer(CHAT))
+    return LLM(engine, default_params=GREEDY)
+
+
+def test_shapes_of_results(llm):
+    (result,) = llm.generate("Hello")
+    assert result.prompt == "Hello"
+    assert result.prompt_token_ids == [257, *b"Hello"]
+    (one,) = result.outputs
+    expected = llm.engine.runner.continuation(result.prompt_token_ids, 12)
+    assert list(one.token_ids) == expected
+    assert one.text == llm.tokenizer.decode(expected)
+    assert (one.index, one.finish_reason, one.stop_reason) == (0, "length", None)
+    assert one.cumulative_logprob is None
+    assert one.finished()
+    assert result.finished
+
+
+def test_all_forms_of_prompts(llm):
+    tokens = [257, *b"Hello"]
+    texts = {
+        llm.generate(form)[0].outputs[0].text
+        for form in ("Hello", ["Hello"], tokens, [tokens], {"prompt": "Hello"})
+    }
+    texts.add(llm.generate({"prompt_token_ids": tokens})[0].outputs[0].text)
+    assert len(texts) == 1
+    assert [r.prompt for r in llm.generate(["a", tokens, "b"])] == ["a", None, "b"]
+    assert llm.generate([]) == []
+    with pytest.raises(RequestError, match="it has the keys text"):
+        llm.generate({"text": "x"})
+
+
+def test_one_params_for_each_prompt(llm):
+    results = llm.generate(["a", "b"], [GREEDY, replace(GREEDY, max_tokens=3)])
+    assert [len(r.outputs[0].token_ids) for r in results] == [12, 3]
+    with pytest.raises(RequestError, match="there are 2 prompts and 1 SamplingParams"):
+        llm.generate(["a", "b"], [GREEDY])
+
+
+def test_n_completions_differ_and_repeat(llm):
+    params = SamplingParams(n=3, seed=7, max_tokens=8, ignore_eos=True)
+    first, second = (llm.generate("x", params)[0].outputs for _ in range(2))
+    assert [o.index for o in first] == [0, 1, 2]
+    assert len({tuple(o.token_ids) for o in first}) == 3
+    assert [o.token_ids for o in first] == [o.token_ids for o in second]
+
+
+def test_logprobs_come_with_texts(llm):
+    (result,) = llm.generate("x", replace(GREEDY, logprobs=2, max_tokens=4))
+    one = result.outputs[0]
+    assert len(one.logprobs) == 4
+    for token, top in zip(one.token_ids, one.logprobs):
+        assert top[token].rank == 1
+        assert len(top) == 2
+        assert top[token].decoded_token == llm.tokenizer.decode([token], skip_special_tokens=False)
+    total = sum(top[t].logprob for t, top in zip(one.token_ids, one.logprobs))
+    assert one.cumulative_logprob == pytest.approx(total)
+    sampled = llm.generate("x", SamplingParams(seed=1, logprobs=0, max_tokens=3))[0].outputs[0]
+    assert all(list(top) == [t] for t, top in zip(sampled.token_ids, sampled.logprobs))
+    assert all(top[t].rank is None for t, top in zip(sampled.token_ids, sampled.logprobs))
+
+
+@pytest.mark.parametrize("stop", [(), ("a",), ("b", "cd")])
+def test_a_stream_is_the_text(llm, stop):
+    params = SamplingParams(max_tokens=60, seed=3, stop=stop)
+    (result,) = llm.generate("Hi", params)
+    with llm.stream("Hi", params) as stream:
+        deltas = list(stream)
+    assert "".join(deltas) == result.outputs[0].text
+    assert stream.output == result.outputs[0]
+    assert all(deltas)
+    assert len(deltas) > 3
+    llm.engine.check_integrity()
+
+
+def test_a_closed_stream_frees_its_pages(llm):
+    stream = llm.stream("Hi", replace(GREEDY, max_tokens=500))
+    first = next(stream)
+    assert llm.engine.pool.num_used > 0
+    stream.close()
+    assert llm.engine.pool.num_used == 0
+    assert stream.output.finish_reason == "abort"
+    assert first + "".join(stream) == stream.output.text, "what was certain is still given out"
+
+
+def test_a_dropped_stream_frees_its_pages(llm):
+    stream = llm.stream("Hi", replace(GREEDY, max_tokens=500))
+    next(stream)
+    del stream
+    gc.collect()
+    llm.generate("x")
+    llm.engine.check_integrity()
+    assert llm.engine.pool.num_used == 0
+
+
+def test_chat(llm):
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    (result,) = llm.chat(messages)
+    assert result.prompt == "s:S;u:U;a:"
+    assert result.prompt_token_ids == list(b"s:S;u:U;a:"), "the template writes special tokens"
+    assert len(llm.chat([messages, messages[1:]])) == 2
+    assert "".join(llm.stream_chat(messages)) == result.outputs[0].text
+
+
+def test_bad_prompts_are_named_before_anything_runs(llm):
+    with pytest.raises(RequestError) as caught:
+        llm.generate(["fine", "x" * 2000, ""])
+    assert str(caught.value).splitlines()[:2] == [
+        "the prompt is too long",
+        "  at prompt 1 of 3",
+    ]
+    assert llm.engine.runner.steps == []
+    with pytest.raises(RequestError, match="a stream has one completion"):
+        llm.stream("x", replace(GREEDY, n=2))
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        llm.generate([[]])
+
+
+def test_without_tokenizer(make_engine):
+    llm = LLM(make_engine(), default_params=GREEDY)
+    (result,) = llm.generate([1, 2, 3])
+    assert result.outputs[0].text == ""
+    assert len(result.outputs[0].token_ids) == 12
+    with pytest.raises(RequestError, match="a text prompt needs a tokenizer"):
+        llm.generate("text")
+
+
+def test_threads_share_steps(llm):
+    """Each gets its own answers, and steps hold sequences of several threads."""
+    expected = {f"p{i}": llm.generate(f"p{i}")[0].outputs[0].text for i in range(8)}
+    llm.engine.runner.steps.clear()
+    found, start = {}, threading.Barrier(8)
+
+    def ask(prompt):
+        start.wait()
+        found[prompt] = llm.generate(prompt)[0].outputs[0].text
+
+    threads = [threading.Thread(target=ask, args=(p,)) for p in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+    llm.engine.check_integrity()
+    assert llm.engine.pool.num_used == 0
+
+
+def test_an_interrupted_call_leaves_nothing(llm, monkeypatch):
+    def interrupt(done, total, stats):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["a", "b"], progress=interrupt)
+    llm.engine.check_integrity()
+    assert llm.engine.pool.num_used == 0
+    assert not llm.engine.has_work
+
+
+def test_progress(llm, capsys):
+    seen = []
+    llm.generate(["a", "b", "c"], progress=lambda done, total, stats: seen.append((done, total)))
+    assert seen[-1] == (3, 3)
+    assert [d for d, _ in seen] == sorted(d for d, _ in seen)
+    llm.generate("a", use_tqdm=True)
+    err = capsys.readouterr().err
+    assert err.endswith("tok/s\n")
+    assert "1/1 prompts" in err
+    assert llm.stats.generated_tokens == 48
+
+
+# ---- memory --------------------------------------------------------------------------------
+
+T, PAGES = symbol("t"), symbol("pages")
+PAGE_BYTES = 2 * 2 * 16 * 64 * 4
+
+
+def serving_program(**limits) -> Program:
+    symbols = {n: Symbol(n, 1, limits.get(n)) for n in ("t", "seqs", "width", "rows", "pages")}
+    state = Buffer("kv_0", TensorType((PAGES, 2, 2, 16, 64), f32), "state")
+    return Program(
+        "lm", "cpu", symbols, {"kv_0": state}, (), (), {}, (), 1000 * T, {},
+        KVLayout(16, (LayerKV("kv_0", 2, 64, f32),)),
+    )  # fmt: skip
+
+
+class Small(CpuDevice):
+    """A CPU with little memory."""
+
+    def __init__(self, nbytes):
+        super().__init__()
+        self.nbytes = nbytes
+
+    def free_bytes(self):
+        return self.nbytes
+
+
+def plan(nbytes, *, program=None, context_len=160, **options):
+    options = {"max_num_seqs": 4, "max_num_batched_tokens": 100} | options
+    return plan_memory(
+        program or serving_program(), {}, Small(nbytes), context_len=context_len, **options
+    )
+
+
+def test_pages_by_formula():
+    generous = plan(1 << 30)
+    assert generous.num_pages == 4 * 10, "as many as four sequences of 160 tokens need"
+    assert generous.arena_bytes == 100_000
+    assert generous.page_bytes == PAGE_BYTES
+    tight = plan(2 * (100_000 + 15 * PAGE_BYTES) + 1000)
+    assert tight.num_pages == 15, "half of what is free, less the arena"
+    assert tight.context_len == 160
+    assert plan(2 * (100_000 + 3 * PAGE_BYTES)).context_len == 48, "within the pool"
+    asked = plan(1 << 30, kv_bytes=7 * PAGE_BYTES + 5)
+    assert asked.num_pages == 7
+    assert "KV pool 0 MiB (7 pages)" in str(asked)
+
+
+def test_limits_of_the_program():
+    program = serving_program(t=50, seqs=3, width=5, pages=11)
+    made = plan(1 << 30, program=program)
+    assert (made.max_num_batched_tokens, made.max_num_seqs) == (50, 3)
+    assert (made.context_len, made.num_pages) == (80, 11)
+    with pytest.raises(OptionError, match="a context of 160 tokens is more than the program"):
+        plan(1 << 30, program=program, needs_context=True)
+
+
+def test_too_little_memory_says_how_much():
+    with pytest.raises(OutOfMemory) as caught:
+        plan(150_000)
+    assert str(caught.value) == (
+        "the model does not fit into memory\n"
+        "  at cpu\n"
+        "  needed: 116,384 bytes (100,000 for weights and temporary buffers, 16,384 for keys and"
+        " values); available: 75,000 of 150,000 free bytes\n"
+        "  use a shorter context, a smaller KV pool, fewer tokens a step"
+    )
+    with pytest.raises(OutOfMemory, match="for 10 pages of 16 tokens; available: the 16,384 bytes"):
+        plan(1 << 30, kv_bytes=PAGE_BYTES, needs_context=True)
+    with pytest.raises(OutOfMemory, match="does not fit into memory"):
+        plan(1 << 20, kv_bytes=1 << 30)
