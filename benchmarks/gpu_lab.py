@@ -173,7 +173,8 @@ class Built:
         self.device, self.lab = device, lab
         self.emitted = [e for e, _ in built]
         self.kernels = [
-            Kernel(c.entry, "triton", "", "", e.name, "", c.num_warps, c.shared_bytes, c.scratch_bytes, c.options)
+            Kernel(c.entry, "triton", "", "", e.name, "", c.num_warps, c.shared_bytes, c.scratch_bytes,
+                   {"pdl": e.pdl, "hidden": c.hidden, "dims": [k for _, k in e.signature[len(e.buffers) :]]})
             for e, c in built
         ]
         self.workspaces = workspace_types(lab.kernel, schedule)

@@ -8,12 +8,13 @@ import numpy as np
 from .. import passes
 from ..codegen.build import build
 from ..codegen.pack import pack
-from ..ir.errors import OptionError
+from ..ir.errors import DeviceError, OptionError
 from ..ir.evaluate import evaluate
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..ir.target import Target, cpu, get_target
 from ..passes import Pass, PassResult, Report
+from .watching import dump_kernels, start_logging
 
 Progress = Callable[[str, int, int], None]  # (what, done, of)
 
@@ -46,8 +47,10 @@ def compile_graph(
     progress: Progress | None = None,
 ) -> Compiled:
     """Run the pipeline, build the kernels, and prepare the weights. Raises our own errors only."""
+    start_logging()
     result = passes.run(graph, pipeline)
     program = build(result.graph, target, kv=result.kv, progress=progress)
+    dump_kernels(program)
     arrays = dict(prepared_weights(result, weights, program))
     return Compiled(program, arrays, result.report, result.graph)
 
@@ -86,6 +89,16 @@ def resolve_target(name: str | Target) -> Target:
 def open_device(target: Target):
     """The device that runs programs of `target` on this machine. DeviceError when there is none."""
     if target.kind == "cuda":
+        from .machine import nvidia_gpus
+
+        gpus = nvidia_gpus()
+        if not gpus.found:
+            raise DeviceError(
+                f"a program for {target.name} needs an NVIDIA GPU, and there is none here",
+                facts=gpus.why_none or "",
+                fix="use target='cpu', or build an artifact here with `tilewright compile` and run"
+                " it where the GPU is",
+            )
         from ..runtime.cuda import CudaDevice
 
         return CudaDevice()

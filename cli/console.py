@@ -12,6 +12,7 @@ import typer
 from ..ir.errors import TilewrightError
 
 _debug = False
+MAX_COLUMNS, MAX_LINES = 600, 60  # of an error that is printed without --debug
 
 
 def set_debug(on: bool) -> None:
@@ -33,7 +34,7 @@ def verb(function: Callable) -> Callable:
             function(*args, **kwargs)
             sys.stdout.flush()  # a closed pipe shows here and not at exit
         except TilewrightError as error:
-            _fail(f"{_red(error.kind)}: {error}", 1)
+            _fail(f"{_red(error.kind)}: {_one_screen(str(error))}", 1)
         except KeyboardInterrupt:
             _fail("\ninterrupted", 130)
         except BrokenPipeError:
@@ -61,6 +62,21 @@ def _fail(text: str, code: int) -> None:
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
     raise typer.Exit(code) from None
+
+
+def _one_screen(text: str) -> str:
+    """A message without the rest of overlong lines and without its middle when it has too many."""
+    if _debug:
+        return text
+    lines = [
+        line if len(line) <= MAX_COLUMNS else line[:MAX_COLUMNS] + f"... ({len(line)} characters)"
+        for line in text.splitlines()
+    ]
+    if len(lines) > MAX_LINES:
+        left_out = len(lines) - MAX_LINES
+        half = MAX_LINES // 2
+        lines[half:-half] = [f"  ... ({left_out} lines left out, --debug shows them)"]
+    return "\n".join(lines)
 
 
 def _red(text: str) -> str:

@@ -1,10 +1,12 @@
-"""The public functions that tie all layers together; `tilewright` resolves its names here."""
+"""The public functions of language models; `tilewright` resolves its names here.
+
+Imports no framework: a model that is compiled already runs without one.
+"""
 
 from pathlib import Path
 from typing import Any
 
 from .language_model import LLM
-from .module import CompiledModule, compile
 
 
 def load(path: str | Path, **options: Any) -> LLM:
@@ -12,4 +14,4 @@ def load(path: str | Path, **options: Any) -> LLM:
     return LLM(path, **options)
 
 
-__all__ = ["LLM", "CompiledModule", "compile", "load"]
+__all__ = ["LLM", "load"]

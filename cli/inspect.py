@@ -78,6 +78,7 @@ def artifact_facts(artifact: "Artifact", sizes: str = "") -> dict:
     """Everything `--json` prints: the program, its kernels, and what they must do at `sizes`."""
     program = artifact.program
     values = bind_sizes(artifact, sizes)
+    kernels = _kernel_facts(artifact, values)
     return {
         "name": program.name,
         "target": program.target,
@@ -85,10 +86,10 @@ def artifact_facts(artifact: "Artifact", sizes: str = "") -> dict:
         "weights": _weight_facts(artifact),
         "kv_page_bytes": program.kv.page_bytes if program.kv else None,
         "kv_page_tokens": program.kv.page_size if program.kv else None,
-        "launches": len(program.steps),
+        "launches": sum(row["launches"] for row in kernels),
         "sizes": values,
         "arena_bytes": _value(program.arena_bytes, values),
-        "kernels": _kernel_facts(artifact, values),
+        "kernels": kernels,
     }
 
 
@@ -196,7 +197,7 @@ def render_artifact(facts: dict) -> str:
     sizes = ", ".join(f"{name}={value}" for name, value in facts["sizes"].items())
     head.append(("sizes", f"{sizes} (choose with --at)"))
     head.append(("arena", human_bytes(facts["arena_bytes"])))
-    head.append(("launches", f"{facts['launches']} a step, {len(facts['kernels'])} kernels"))
+    head.append(("launches", f"{facts['launches']} a step, of {len(facts['kernels'])} kernels"))
     lines = [f"{label:<10}{value}" for label, value in head]
     lines.append(
         f"\n{'kernel':32} {'template':10} {'runs':>5} {'bytes':>10} {'Mop':>9}  first used by"

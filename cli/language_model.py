@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..ir import switches
 from ..ir.errors import ArtifactError, CheckpointError, OptionError
 from ..ir.program import Program
 from ..ir.target import Target
@@ -76,7 +77,10 @@ class LLM(RuntimeLLM):
             parse_dtype(kv_cache_dtype, "kv_cache_dtype"),
             use_cache,
         )
+        # a device that is not here is named before minutes of compiling, not after
+        device = None if request.is_artifact else open_device(request.target)
         built = get_model(request, progress or (lambda *_: None))
+        _check_as_asked(built.artifact, request, target)
         program, facts = built.artifact.program, built.artifact.facts
         if max_model_len is not None and not 0 < max_model_len <= facts["context_len"]:
             raise OptionError(
@@ -84,7 +88,7 @@ class LLM(RuntimeLLM):
                 facts=f"the model allows 1 to {facts['context_len']} tokens",
             )
         context = max_model_len or facts["context_len"]
-        device = open_device(resolve_target(program.target))
+        device = device or open_device(resolve_target(program.target))
         memory = plan_memory(
             program,
             built.artifact.weights,
@@ -157,15 +161,24 @@ class Request:
         return Path(self.model) if isinstance(self.model, (str, Path)) else None
 
     @property
+    def is_artifact(self) -> bool:
+        """Whether the model is compiled already."""
+        return self.path is not None and is_artifact(self.path)
+
+    @property
     def stored(self) -> DType:
         """The dtype of weights: bf16 unless asked, as memory traffic is what decoding costs."""
         return self.dtype or bf16
 
     @property
     def key(self) -> str | None:
-        """The cache key; None for a module, whose content has no identity short of reading it."""
+        """The cache key; None for a module, whose content has no identity short of reading it.
+
+        None as well where somebody wants to watch the compilation.
+        """
         path = self.path
-        if path is None or not self.use_cache:
+        watched = any(switches.get(name) is not None for name in ("dump", "stop_after"))
+        if path is None or watched or not self.use_cache:
             return None
         return cache.key_of(
             {
@@ -197,7 +210,7 @@ def get_model(request: Request, progress: Progress) -> Built:
             fix="give a .gguf file, a folder with config.json, an artifact, or 'demo';"
             " nothing is downloaded",
         )
-    if path is not None and is_artifact(path):
+    if path is not None and request.is_artifact:
         return Built(_language_model(path), was_cached=True)
     key = request.key
     if key is None:
@@ -221,6 +234,25 @@ def _language_model(path: Path) -> Artifact:
             fix="give one that `tilewright compile` made of a language model",
         )
     return artifact
+
+
+def _check_as_asked(artifact: Artifact, request: Request, target: str) -> None:
+    """OptionError when what was compiled is not what is asked for now."""
+    program, facts = artifact.program, artifact.facts
+    kv = {layer.dtype.name for layer in program.kv.layers} if program.kv else set()
+    asked = {
+        "target": (program.target, None if target == "auto" else request.target.name),
+        "dtype": (facts["dtype"], request.dtype and request.dtype.name),
+        "kv_cache_dtype": (" and ".join(kv), request.kv_dtype and request.kv_dtype.name),
+    }
+    for option, (has, wanted) in asked.items():
+        if wanted is not None and wanted != has:
+            raise OptionError(
+                f"{option} is {wanted!r}, and the model was compiled for another",
+                where=str(request.model),
+                facts=f"it was compiled with {option} {has!r}",
+                fix=f"leave {option} out, or compile the model again from its checkpoint",
+            )
 
 
 def _read_tokenizer(artifact: Artifact) -> Tokenizer | None:

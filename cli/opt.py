@@ -64,7 +64,9 @@ def opt(
     from ..ir.parse import parse_graph
     from ..ir.text import print_graph
     from ..ir.verify import verify
+    from .watching import start_logging
 
+    start_logging()
     graph = parse_graph(read_text(file), path="<stdin>" if file == "-" else file)
     verify(graph)  # the text's own faults are not those of the first pass
     chosen = layer.parse_pipeline(pipeline or passes)

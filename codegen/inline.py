@@ -76,7 +76,9 @@ class Inliner:
                 self.params[index] = Param(old.type, True, old.layout)
             return index
         self.values.append(value)
-        self.params.append(Param(value.type, is_written, self.layouts.get(value, "plain")))
+        layout = self.layouts.get(value, "plain")
+        is_constant = self.graph.is_weight(value)
+        self.params.append(Param(value.type, is_written, layout, is_constant))
         return len(self.params) - 1
 
     def is_inside(self, value: Value) -> bool:

@@ -46,7 +46,12 @@ def lower_group(graph: Graph, nodes: Sequence[Node], layouts: dict[Value, str]) 
     hints = {s.name: graph.facts.hint(symbol(s.name)) for s in graph.symbols.values()}
     names = kernel_symbols(parts)
     kernel = LoopKernel(
-        tuple(inliner.params), parts, names, template, {n: hints[n] for n in names}
+        tuple(inliner.params),
+        parts,
+        names,
+        template,
+        {n: hints[n] for n in names},
+        {n: graph.symbols[n] for n in names},
     )
     return Lowered(kernel, values)
 

@@ -78,7 +78,7 @@ def capture_causal_lm(model: Any, *, tokenizer: Any = None, dtype: DType | None 
         module, arrays = _check_module(model), {}
         eos = _module_eos(module)
     imported, attention, notes = _capture(module)
-    graph = imported.graph
+    graph = _stateless(imported.graph, type(module).__name__)
     return CausalLM(
         graph,
         _stored_weights(imported, arrays),
@@ -175,6 +175,21 @@ def _declined(error: BaseException | None) -> str | None:
             return "the model computes with its attention mask"
         error = error.__cause__ or error.__context__
     return None
+
+
+def _stateless(graph: Graph, where: str) -> Graph:
+    """The graph without buffers that are written before they are read, such as a rotary table
+    that is chosen anew in each call. `UnsupportedModel` if any other is kept between calls."""
+    read = {value for node in graph.nodes for value in node.operands} | set(graph.outputs)
+    kept = [str(state.name) for state in graph.states if state in read]
+    if kept:
+        raise UnsupportedModel(
+            "the model keeps values between calls",
+            where=where,
+            facts=f"buffers read and written: {', '.join(kept)}",
+            fix="take the update out of forward; only the cache may grow from call to call",
+        )
+    return graph.replace(states=(), updates={})
 
 
 def _stored_weights(imported: Imported, arrays: Mapping[str, LazyArray]) -> Weights:

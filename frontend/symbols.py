@@ -9,7 +9,6 @@ and the import fails, naming the condition, where nothing does.
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +157,7 @@ class SymbolTable:
         hints = [h for h in hints if isinstance(h, sympy.Eq) and h.atoms(*_extrema())]
         # narrowing for one condition can prove another: a second look costs nothing
         for condition in [*conditions, *hints]:
-            if not self._holds(condition):
+            if not self._holds(condition) and not self._divide(condition):
                 self._narrow(condition)
         open_ones = [c for c in dict.fromkeys(conditions) if not self._holds(c)]
         if open_ones:
@@ -211,12 +210,6 @@ class SymbolTable:
         trials = [self._with_least(names, 2)]
         trials += self._within_bounds(condition, names)
         trials += self._within_constants(condition, names)
-        divided = _divisibility(condition)
-        if divided and len(names) == 1 and self._convert(divided[0]) == dims.symbol(names[0]):
-            name, known = names[0], self.symbols[names[0]]
-            step = lcm(divided[1], known.multiple)
-            lo = max(known.lo, step)
-            trials.append({**self.symbols, name: replace(known, multiple=step, lo=lo)})
         for symbols in trials:
             if self._holds_under(condition, symbols):
                 changed = [s for s in symbols.values() if s != self.symbols[s.name]]
@@ -225,6 +218,30 @@ class SymbolTable:
                 self.symbols = dict(symbols)
                 self._cache.clear()  # some minima are now decided
                 return
+
+    def _divide(self, condition: Any) -> bool:
+        """Where k must divide n: n becomes k * n_by_k, so that quotients of n are whole."""
+        divided = _divisibility(condition)
+        names = sorted(self._symbols_in(condition))
+        if divided is None or len(names) != 1:
+            return False
+        whole, name = self._convert(divided[0]), names[0]
+        if whole != dims.symbol(name):
+            return False
+        known, step = self.symbols[name], divided[1]
+        part = self.fresh(f"{name}_by_{step}")
+        self.notes.append(f"{name} is a multiple of {step}: it is {step}*{part}")
+        del self.symbols[name]
+        self.symbols[part] = Symbol(
+            part,
+            max(1, -(-known.lo // step)),
+            None if known.hi is None else known.hi // step,
+            hint=None if known.hint is None else known.hint // step,
+        )
+        value = {name: dims.symbol(part) * step}
+        self._dims = {s: dims.substitute(d, value) for s, d in self._dims.items()}
+        self._cache.clear()
+        return True
 
     def _with_least(self, names: Iterable[str], least: int) -> dict[str, Symbol]:
         narrowed = dict(self.symbols)

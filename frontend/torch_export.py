@@ -13,8 +13,9 @@ from torch.utils import _pytree as pytree
 from ..ir.builder import Builder
 from ..ir.dim import Expr, Symbol, symbols_of
 from ..ir.dim import symbol as make_symbol
-from ..ir.errors import DimError, ShapeError, UnsupportedModel
+from ..ir.errors import DimError, ShapeError, UnsupportedModel, VerifyError
 from ..ir.graph import Graph, Value
+from ..ir.verify import verify
 from . import aten  # noqa: F401  fills the table
 from .dtypes import from_torch, to_numpy
 from .dynamic_shapes import Axes, Axis
@@ -154,7 +155,7 @@ class _ProgramImport:
         builder.weights = [w for w in builder.weights if w in used]
         kept = {w.name for w in builder.weights}
         return Imported(
-            builder.graph(outputs),
+            _proved(builder.graph(outputs)),
             Weights({n: a for n, a in self.weights.items() if n in kept}),
             Weights(self.states),
             Signature(
@@ -319,6 +320,20 @@ class _ProgramImport:
             else:
                 leaves.append(OutputLeaf(None, constant=result))
         return outputs, leaves
+
+
+def _proved(graph: Graph) -> Graph:
+    """The graph, after its invariants were proved for every size in range."""
+    try:
+        verify(graph)
+    except VerifyError as error:
+        raise DimError(
+            "the module is not proved to work for every size in range",
+            where=error.where,
+            facts=f"{error.what}\n{error.facts}".rstrip(),
+            fix="declare a narrower range in dynamic_shapes, or make the axis static",
+        ) from error
+    return graph
 
 
 def _identifier(name: str) -> str:

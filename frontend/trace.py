@@ -27,7 +27,9 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
     """The module in evaluation mode; every submodule's flag is restored after."""
     training = [(part, part.training) for part in module.modules()]
     try:
-        module.eval()
+        # the flags, not eval(): a module's own train() may do more than we could undo
+        for part, _ in training:
+            part.training = False
         yield
     finally:
         for part, flag in training:

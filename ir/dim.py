@@ -279,11 +279,32 @@ def divide_exactly(a: Dim, b: Dim) -> Dim | None:
 
 
 def _extremum(op: str, a: Dim, b: Dim) -> Dim:
-    difference = a - b
-    if isinstance(difference, int):
-        return b if (difference > 0) == (op == "min") else a
-    first, second = sorted((a, b), key=str)
-    return _atom(Call(op, (first, second)))
+    """Nested extrema are one set of dims, distinct and in order, so that equal sets are equal."""
+    leaves: list[Dim] = []
+    for leaf in (*_leaves(op, a), *_leaves(op, b)):
+        for i, other in enumerate(leaves):
+            difference = leaf - other
+            if isinstance(difference, int):
+                leaves[i] = leaf if (difference < 0) == (op == "min") else other
+                break
+        else:
+            leaves.append(leaf)
+    leaves.sort(key=str)
+    total = leaves[0]
+    for leaf in leaves[1:]:
+        total = _atom(Call(op, (total, leaf)))
+    return total
+
+
+def _leaves(op: str, dim: Dim) -> tuple[Dim, ...]:
+    """What an extremum is taken of; a dim that is none is its own only leaf."""
+    if isinstance(dim, Expr) and len(dim.terms) == 1:
+        monomial, coefficient = dim.terms[0]
+        if coefficient == 1 and len(monomial) == 1:
+            atom, power = monomial[0]
+            if power == 1 and isinstance(atom, Call) and atom.op == op:
+                return tuple(leaf for arg in atom.args for leaf in _leaves(op, arg))
+    return (dim,)
 
 
 def _substitute_atom(atom: Atom, values: Mapping[str, Dim]) -> Dim:

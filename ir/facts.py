@@ -13,6 +13,7 @@ from .errors import DimError
 
 Bounds: TypeAlias = tuple[int | None, int | None]  # None is unbounded on that side
 
+SPLITS = 4  # how many min, max and floordiv of one dim a proof takes apart
 DEFAULT_HINT = 64  # for a symbol with neither hint nor upper bound
 
 
@@ -36,8 +37,7 @@ class Facts:
 
     def proved_le(self, a: Dim, b: Dim) -> bool:
         """True when a <= b for every value in range; False means not proved."""
-        low = self.bounds(b - a)[0]
-        return low is not None and low >= 0
+        return self._proved_nonnegative(b - a, SPLITS)
 
     def proved_lt(self, a: Dim, b: Dim) -> bool:
         """True when a < b for every value in range."""
@@ -50,6 +50,35 @@ class Facts:
     def proved_ne(self, a: Dim, b: Dim) -> bool:
         """True when a differs from b for every value in range."""
         return self.proved_lt(a, b) or self.proved_lt(b, a)
+
+    def _proved_nonnegative(self, dim: Dim, splits: int) -> bool:
+        """True when dim >= 0 by its interval, or after taking apart one of its min, max, floordiv.
+
+        min(p, q) is at most either: where it is subtracted one of the two suffices, where it is
+        added both must do; max the other way round. k * floordiv(p, k) is p less a remainder of 0
+        to k - 1.
+        """
+        low = self.bounds(dim)[0]
+        if low is not None and low >= 0:
+            return True
+        if isinstance(dim, int) or splits == 0:
+            return False
+        for monomial, coefficient in dim.terms:
+            if len(monomial) != 1 or monomial[0][1] != 1 or isinstance(monomial[0][0], str):
+                continue
+            call = monomial[0][0]
+            rest, (first, second) = dim - Expr(((monomial, coefficient),)), call.args
+            if call.op in ("min", "max"):
+                enough = any if (call.op == "min") == (coefficient < 0) else all
+                choices = (rest + first * coefficient, rest + second * coefficient)
+                if enough(self._proved_nonnegative(c, splits - 1) for c in choices):
+                    return True
+            elif call.op == "floordiv" and isinstance(second, int) and second > 0:
+                lost = max(coefficient, 0) * (second - 1)
+                scaled = rest * second + first * coefficient - lost
+                if self._proved_nonnegative(scaled, splits - 1):
+                    return True
+        return False
 
     def proved_multiple(self, dim: Dim, k: int) -> bool:
         """True when k divides `dim` for every value in range."""
@@ -121,7 +150,9 @@ class Facts:
         corners = [x // b_low for x in (a_low, a_high) if x is not None]
         if b_high is not None:
             corners += [x // b_high for x in (a_low, a_high) if x is not None]
-        low = None if a_low is None else min(corners + ([0] if a_low >= 0 and b_high is None else []))
+        low = (
+            None if a_low is None else min(corners + ([0] if a_low >= 0 and b_high is None else []))
+        )
         if a_low is not None and a_low < 0 and b_high is None:
             low = a_low // b_low
         high = None if a_high is None else max([*corners, 0] if b_high is None else corners)

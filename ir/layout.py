@@ -14,6 +14,13 @@ QUERY_STARTS = "query_starts"  # [seqs + 1]
 CONTEXT_LENS = "context_lens"  # [seqs]
 LOGIT_ROWS = "logit_rows"  # [rows]
 
+# Names of what a program that samples takes besides, all [rows]: see the op `sample`.
+TEMPERATURE = "temperature"  # f32
+TOP_K = "top_k"  # i32
+TOP_P = "top_p"  # f32
+SEED = "seed"  # i64
+STEP = "step"  # i64, tokens the sequence has generated
+
 
 @dataclass(frozen=True)
 class LayerKV:

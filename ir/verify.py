@@ -79,8 +79,7 @@ class _Verifier:
             unknown = symbols_of(dim) - self.graph.symbols.keys()
             if unknown:
                 raise VerifyError(f"{where}: {type} uses undeclared symbols {sorted(unknown)}")
-            low = self.graph.facts.bounds(dim)[0]
-            if low is None or low < 0:
+            if not self.graph.facts.proved_le(0, dim):
                 raise VerifyError(
                     f"{where}: {type}: {dim} is not proved to be 0 or more",
                     facts=f"its bounds are {self.graph.facts.bounds(dim)}",

@@ -87,7 +87,7 @@ class _Reader:
         )
 
     def softmax(self, weights: Value) -> Value | None:
-        """What the softmax behind `weights` reads; a cast and a guard against NaN may be between."""
+        """What the softmax behind `weights` reads; a cast or a guard against NaN may be between."""
         node = self.uncast(weights).node
         if node is not None and node.op.name == "where":
             condition, fill, kept = node.operands

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import broadcast_shapes, normalize_axis
-from ..ir.types import DType
+from ..ir.types import DType, bool_
 from . import findings
+from .activation_rules import ACTIVATION_RULES
+from .bounds import integer_bounds
 from .constant_rules import CONSTANT_RULES
 from .manager import Pass
 from .patterns import Any_, constant_of, pat
 from .rewrite import replace_nodes, rewrite, rule
-from .view_rules import VIEW_RULES, concat_of_slices, slice_of_concat
+from .view_rules import VIEW_RULES, axis_of, concat_of_slices, slice_of_concat
 
 x, w = Any_("x"), Any_("w")
 
@@ -81,18 +83,17 @@ class Canonicalize(Pass):
         # node rules may open what rules can do and the other way round
         for _ in range(10):
             before = graph
-            graph = rewrite(graph, [*VIEW_RULES, *CONSTANT_RULES, *MATH_RULES])
+            graph = rewrite(graph, [*VIEW_RULES, *CONSTANT_RULES, *MATH_RULES, *ACTIVATION_RULES])
             graph = replace_nodes(graph, _narrow_operands)
-            graph = replace_nodes(graph, _concats)
+            graph = replace_nodes(graph, _concats, frozenset(("slice", "concat")))
+            graph = replace_nodes(graph, _Comparisons(graph), _COMPARISONS)
             if graph is before:
                 return graph
         findings.current().note("still changing after 10 rounds")
         return graph
 
 
-def _narrow_operands(
-    b: Builder, node: Node, operands: Sequence[Value]
-) -> Sequence[Value] | None:
+def _narrow_operands(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
     """Operands of elementwise ops: constants become scalars, broadcasts that change nothing go."""
     if node.op.kind != "elementwise" or len(operands) < 2:
         return None
@@ -125,6 +126,32 @@ def _smaller_forms(operand: Value) -> list:
     return [node.operands[0]] if node.op.name == "broadcast_to" else []
 
 
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge"))
+
+
+class _Comparisons:
+    """Comparisons of integers that come out the same for every element."""
+
+    def __init__(self, graph: Graph):
+        self.facts = graph.facts
+
+    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
+        left, right = (integer_bounds(v, self.facts) for v in operands)
+        if node.op.name in ("gt", "ge"):
+            left, right = right, left
+        strict = node.op.name in ("lt", "gt")
+        (low, high), (other_low, other_high) = left, right
+        known = None
+        if high is not None and other_low is not None and high + strict <= other_low:
+            known = True
+        elif low is not None and other_high is not None and low + strict > other_high:
+            known = False
+        if known is None:
+            return None
+        findings.current().fire("known_comparison")
+        return [b.full(value=known, shape=node.results[0].shape, dtype=bool_)]
+
+
 def _concats(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
     """Rules over concat, which takes any number of operands."""
     result = None
@@ -151,8 +178,7 @@ def _simpler_concat(
     flat: list[Value] = []
     for v in kept:
         inner = v.node
-        same = inner is not None and inner.op.name == "concat"
-        if same and normalize_axis(inner.attrs["axis"], v.type.rank) == axis:
+        if inner is not None and inner.op.name == "concat" and axis_of(inner) == axis:
             flat += inner.operands
         else:
             flat.append(v)

@@ -1,9 +1,11 @@
 """Rules around constants, index sources and dims: part of `canonicalize`."""
 
+from math import isfinite
+
 from ..ir.builder import Builder
 from ..ir.graph import Node, Value
 from ..ir.types import bool_
-from .patterns import Any_, constant_of, number, pat
+from .patterns import Any_, number, pat
 from .rewrite import rule
 
 x, y = Any_("x"), Any_("y")
@@ -101,13 +103,32 @@ def view_of_constant(b: Builder, full: Node, root: Node):
     return b.full(value=full.attrs["value"], shape=type.shape, dtype=type.dtype)
 
 
-@rule(pat.cast(pat.full(), bind="root"))
-def cast_of_constant(b: Builder, root: Node):
+@rule(pat.cast(pat.full(bind="full"), bind="root"))
+def cast_of_constant(b: Builder, full: Node, root: Node):
     """cast(full)  ->  full of the other dtype"""
-    value, type = constant_of(root.results[0]), root.results[0].type
-    if value is None:
-        return None
+    value, type = full.attrs["value"], root.results[0].type
+    if type.dtype is bool_:
+        value = bool(value)
+    elif type.dtype.is_float:
+        value = float(value)
+    elif isfinite(value):
+        value = int(value)
+    else:
+        return None  # no integer is meant by it
     return b.full(value=value, shape=type.shape, dtype=type.dtype)
+
+
+@rule(pat.gather(pat.full(bind="full"), x, bind="root"))
+def gather_of_constant(b: Builder, full: Node, x: Value, root: Node):
+    """gather(full, index)  ->  full in the result's shape; an index is always in range"""
+    type = root.results[0].type
+    return b.full(value=full.attrs["value"], shape=type.shape, dtype=type.dtype)
+
+
+@rule(pat.iota(length=1, start=lambda start: isinstance(start, int), bind="root"))
+def iota_of_one(b: Builder, root: Node):
+    """iota of one element  ->  full"""
+    return b.full(value=root.attrs["start"], shape=(1,), dtype=root.attrs["dtype"])
 
 
 @rule(pat.slice(pat.iota(bind="iota"), bind="root"), may_share=True)
@@ -167,7 +188,9 @@ def known_dim(b: Builder, root: Node):
     pat.sub(pat.dim_value(bind="one"), pat.dim_value(bind="two"), bind="sub"),
     pat.mul(pat.dim_value(bind="one"), pat.dim_value(bind="two"), bind="mul"),
 )
-def dims_together(b: Builder, one: Node, two: Node, sub: Node | None = None, mul: Node | None = None):
+def dims_together(
+    b: Builder, one: Node, two: Node, sub: Node | None = None, mul: Node | None = None
+):
     """dim_value(i) + dim_value(j)  ->  dim_value(i + j), and for - and *"""
     i, j = one.attrs["value"], two.attrs["value"]
     value = i - j if sub else i * j if mul else i + j
@@ -207,6 +230,8 @@ CONSTANT_RULES = [
     negated_condition,
     view_of_constant,
     cast_of_constant,
+    gather_of_constant,
+    iota_of_one,
     slice_of_iota,
     cast_of_iota,
     iota_plus_constant,

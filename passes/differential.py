@@ -4,14 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..ir.dim import symbols_of
 from ..ir.errors import VerifyError
 from ..ir.evaluate import evaluate
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph
+from .random_inputs import bindings, random_arguments, random_weights
 
 TOLERANCE = 1e-9  # float64 throughout; rewrites reassociate sums, nothing more
 SCALES = (1.0, 1e-3)  # small inputs show a lost epsilon
-LARGEST = 7  # an odd size for every symbol without an upper bound
 
 
 class Differential:
@@ -48,7 +47,8 @@ class Differential:
                     raise VerifyError(
                         f"{name} changed the numbers",
                         where=f"result {index} of @{graph.name}",
-                        facts=f"largest difference {worst:.3g} of its scale, allowed {TOLERANCE:.3g}",
+                        facts=f"largest difference {worst:.3g} of its scale, "
+                        f"allowed {TOLERANCE:.3g}",
                         fix="run again with dump= and compare the graph before and after this pass",
                     )
 
@@ -85,49 +85,3 @@ def run(
     states = {v.name or "": arguments[v.name or ""] for v in graph.states}
     outputs, new_states = evaluate(graph, arguments, weights, states)
     return [*outputs, *new_states.values()]
-
-
-def bindings(graph: Graph) -> list[dict[str, int]]:
-    """Values for the symbols: each at its least, at a small odd size, at its bound when small."""
-    least, odd, most = {}, {}, {}
-    for s in graph.symbols.values():
-        step = s.multiple
-        low = -(-s.lo // step) * step
-        high = low + LARGEST * step if s.hi is None else s.hi // step * step
-        least[s.name] = low
-        odd[s.name] = min(-(-max(s.lo, 5) // step) * step, high)
-        most[s.name] = min(high, low + LARGEST * step)
-    return [least, odd, most]
-
-
-def random_weights(graph: Graph, seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
-    """Standard-normal weights (small integers for integer ones)."""
-    rng = np.random.default_rng(seed)
-    return {v.name or "": random_array(rng, v, {}, scale) for v in graph.weights}
-
-
-def random_arguments(
-    graph: Graph, binding: Mapping[str, int], scale: float, seed: int
-) -> dict[str, np.ndarray]:
-    """Inputs and states. Batch metadata of a paged program is made consistent, not random."""
-    rng = np.random.default_rng(seed + 1)
-    arrays = {
-        v.name or "": random_array(rng, v, binding, scale) for v in (*graph.inputs, *graph.states)
-    }
-    return arrays
-
-
-def random_array(
-    rng: np.random.Generator, value: Value, binding: Mapping[str, int], scale: float
-) -> np.ndarray:
-    """An array of the value's type."""
-    from ..ir.dim import evaluate as evaluate_dim
-
-    shape = [d if isinstance(d, int) else evaluate_dim(d, binding) for d in value.shape]
-    if value.dtype.is_float:
-        return (rng.standard_normal(shape) * scale).astype(value.dtype.numpy)
-    # indices of a table of any size: 0 and 1 are always in range in the graphs we make
-    return rng.integers(0, 2, shape).astype(value.dtype.numpy)
-
-
-__all__ = ["Differential", "bindings", "difference", "run", "symbols_of"]

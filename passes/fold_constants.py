@@ -27,8 +27,8 @@ def _fold(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] 
     """op(full, full)  ->  full, for elementwise ops"""
     if node.op.scalar is None or node.op.name == "cast":
         return None  # casts of constants are canonicalize's
-    makers = [v.node for v in operands]
-    if any(m is None or m.op.name != "full" for m in makers):
+    makers = [v.node for v in operands if v.node is not None and v.node.op.name == "full"]
+    if len(makers) != len(operands):
         return None
     arrays = [
         # floats in float64, as the reference computes; integers as declared

@@ -13,6 +13,8 @@ from .manager import Pass
 from .masks import read_mask
 from .rewrite import replace_nodes
 
+_ATTENTION = frozenset(("attention",))
+
 
 @dataclass(frozen=True)
 class FuseAttention(Pass):
@@ -21,9 +23,9 @@ class FuseAttention(Pass):
     name = "fuse-attention"
 
     def run(self, graph: Graph) -> Graph:
-        graph = replace_nodes(graph, _WrittenOut(graph))
-        graph = replace_nodes(graph, _Simplify(graph))
-        return replace_nodes(graph, _Masks(graph))
+        graph = replace_nodes(graph, _WrittenOut(graph), frozenset(("matmul",)))
+        graph = replace_nodes(graph, _Simplify(graph), _ATTENTION)
+        return replace_nodes(graph, _Masks(graph), _ATTENTION)
 
 
 class _WrittenOut:
@@ -32,9 +34,7 @@ class _WrittenOut:
     def __init__(self, graph: Graph):
         self.graph = graph
 
-    def __call__(
-        self, b: Builder, node: Node, operands: Sequence[Value]
-    ) -> Sequence[Value] | None:
+    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
         if self.reads(node) is None:
             return None
         # the same again in the new graph, whose values the result is made of
@@ -124,11 +124,7 @@ class _Simplify:
     def __init__(self, graph: Graph):
         self.graph = graph
 
-    def __call__(
-        self, b: Builder, node: Node, operands: Sequence[Value]
-    ) -> Sequence[Value] | None:
-        if node.op.name != "attention":
-            return None
+    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
         q, k, v, *mask = operands
         attrs = dict(node.attrs)
         before = (q, k, v)
@@ -145,11 +141,11 @@ class _Simplify:
 
     def unrepeated(self, k: Value, v: Value) -> tuple[Value, Value]:
         """k and v with each head repeated in place  ->  k and v"""
-        sources = _unrepeated(k), _unrepeated(v)
-        if None in sources or sources[0].shape[-3] != sources[1].shape[-3]:
+        keys, values = _unrepeated(k), _unrepeated(v)
+        if keys is None or values is None or keys.shape[-3] != values.shape[-3]:
             return k, v
         findings.current().fire("repeated_heads")
-        return sources
+        return keys, values
 
     def unscaled(self, x: Value) -> tuple[Value, float]:
         """x * c  ->  x, c; for a plain number c"""
@@ -192,10 +188,8 @@ class _Masks:
     def __init__(self, graph: Graph):
         self.graph = graph
 
-    def __call__(
-        self, b: Builder, node: Node, operands: Sequence[Value]
-    ) -> Sequence[Value] | None:
-        if node.op.name != "attention" or len(operands) < 4:
+    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
+        if len(operands) < 4:
             return None
         q, k, v, mask = operands
         reading = read_mask(self.graph, mask, q.shape[-2], k.shape[-2])
@@ -206,11 +200,11 @@ class _Masks:
         attrs["is_causal"] = attrs["is_causal"] or reading.is_causal
         windows = [w for w in (attrs["window"], reading.window) if w is not None]
         attrs["window"] = min(windows) if windows else None
-        kept = list(reading.rest)
-        if kept:
-            findings.current().decline("mask", f"{len(kept)} parts of the mask stay")
-        rest = kept[0] if kept else None
-        for other in kept[1:]:
-            rest = b.and_(rest, other) if rest.dtype is bool_ else b.add(rest, other)
         findings.current().fire("mask")
-        return b.node(node.op, [q, k, v] if rest is None else [q, k, v, rest], attrs).results
+        if not reading.rest:
+            return b.node(node.op, [q, k, v], attrs).results
+        findings.current().decline("mask", f"{len(reading.rest)} parts of the mask stay")
+        rest = reading.rest[0]
+        for other in reading.rest[1:]:
+            rest = b.and_(rest, other) if rest.dtype is bool_ else b.add(rest, other)
+        return b.node(node.op, [q, k, v, rest], attrs).results

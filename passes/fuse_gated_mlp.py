@@ -48,9 +48,7 @@ def one_projection(b: Builder, x: Value, w: Value, act: Node, gate: Node, up: No
         return Decline("gate and up are interleaved")
     if gate.results[0].shape != up.results[0].shape:
         return Decline("gate and up are of different sizes")
-    parts = (
-        b.slice(w, axis=0, start=n.attrs["start"], stop=n.attrs["stop"]) for n in (gate, up)
-    )
+    parts = (b.slice(w, axis=0, start=n.attrs["start"], stop=n.attrs["stop"]) for n in (gate, up))
     return b.gated_linear(x, *parts, activation=act.op.name)
 
 

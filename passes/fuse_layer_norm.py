@@ -12,9 +12,7 @@ from .rewrite import Decline, rewrite, rule
 x, weight, bias = Any_("x"), Any_("weight"), Any_("bias")
 _centered = pat.sub(x, pat.mean(x, keepdims=True, bind="mean"))
 _variance = pat.mean(
-    pat.mul(
-        pat.sub(x, pat.mean(x, keepdims=True)), pat.sub(x, pat.mean(x, keepdims=True))
-    ),
+    pat.mul(pat.sub(x, pat.mean(x, keepdims=True)), pat.sub(x, pat.mean(x, keepdims=True))),
     keepdims=True,
     bind="variance",
 )

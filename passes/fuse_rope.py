@@ -15,12 +15,8 @@ _high, _low = pat.slice(source, bind="high"), pat.slice(source, bind="low")
 
 
 @rule(
-    pat.add(
-        pat.mul(x, cos), pat.mul(pat.concat(pat.neg(_high), _low, bind="halves"), sin)
-    ),
-    pat.sub(
-        pat.mul(x, cos), pat.mul(pat.concat(_high, pat.neg(_low), bind="halves"), sin)
-    ),
+    pat.add(pat.mul(x, cos), pat.mul(pat.concat(pat.neg(_high), _low, bind="halves"), sin)),
+    pat.sub(pat.mul(x, cos), pat.mul(pat.concat(_high, pat.neg(_low), bind="halves"), sin)),
     may_share=True,  # slices of x are views
 )
 def rotate_half(

@@ -117,8 +117,7 @@ class Fusion:
             candidates = [
                 (groups.of[p], value)
                 for value in node.operands
-                if (p := self.same_elements(value)) is not None
-                and groups.of[p].kind == "contract"
+                if (p := self.same_elements(value)) is not None and groups.of[p].kind == "contract"
             ]
             # the last product: the other operands are then there already
             for group, value in sorted(candidates, key=lambda c: -c[0].last):
@@ -189,7 +188,7 @@ class Fusion:
     # ---- reductions take what surrounds them ----
 
     def grow_reductions(self) -> None:
-        """Elementwise before and after a reduction, and reductions of the same rows  ->  one kernel"""
+        """A reduction, others of the same rows, what comes before and after  ->  one kernel"""
         for group in self.groups.all():
             if group.kind == "reduce" and group.anchor in self.groups.of:
                 if self.groups.of[group.anchor] is group:
@@ -277,7 +276,7 @@ class Fusion:
         return None
 
     def merge_siblings(self) -> None:
-        """Pointwise groups that read the same value and do not wait for each other  ->  one kernel"""
+        """Pointwise groups that read one value and do not wait for each other  ->  one kernel"""
         groups = self.groups
         by_input: dict[Value, list[Group]] = {}
         for group in groups.all():

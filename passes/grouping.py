@@ -170,7 +170,7 @@ class Groups:
     def ordered(self) -> list[Group]:
         """Groups in an order in which each comes after those it reads."""
         groups = self.all()
-        waiting = {g: 0 for g in groups}
+        waiting = dict.fromkeys(groups, 0)
         for group in groups:
             for following in self.next_groups(group):
                 waiting[following] += 1

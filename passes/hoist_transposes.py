@@ -26,7 +26,9 @@ class HoistTransposes(Pass):
 
     def run(self, graph: Graph) -> Graph:
         for _ in range(MAX_DEPTH):
-            after = Canonicalize().run(replace_nodes(graph, _Hoist(graph)))
+            after = Canonicalize().run(
+                replace_nodes(graph, _Hoist(graph), frozenset(("transpose",)))
+            )
             if after is graph:
                 return graph
             graph = after
@@ -37,11 +39,7 @@ class _Hoist:
     def __init__(self, graph: Graph):
         self.graph = graph
 
-    def __call__(
-        self, b: Builder, node: Node, operands: Sequence[Value]
-    ) -> Sequence[Value] | None:
-        if node.op.name != "transpose":
-            return None
+    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
         inner = node.operands[0].node
         if inner is None or not self.can_pass(inner):
             return None

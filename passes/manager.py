@@ -91,7 +91,8 @@ class Report:
         for each in self.passes:
             name = each.name if each.changed else f"({each.name})"
             rules = ", ".join(f"{r} x {n}" for r, n in sorted(each.findings.fired.items()))
-            lines.append(f"{name:32} {each.seconds * 1e3:8.1f} {each.num_nodes:6}  {rules}".rstrip())
+            time = f"{each.seconds * 1e3:8.1f}"
+            lines.append(f"{name:32} {time} {each.num_nodes:6}  {rules}".rstrip())
             for (rule, reason), count in sorted(each.findings.declined.items()):
                 lines.append(f"    declined {rule} x {count}: {reason}")
             lines += [f"    {note}" for note in each.findings.notes]

@@ -33,6 +33,7 @@ class Known:
 
 
 Condition = AtMost | Known
+Conditions = tuple[Condition, ...]  # all must hold
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,14 @@ def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
     reader = _Reader(graph, queries, keys)
     is_causal, window, rest = False, None, []
     for part in _conjuncts(mask):
-        condition = reader.condition_of(part, _last_axes(part))
-        match condition and reader.meaning(condition):
-            case None:
-                rest.append(part)
-            case "always":
-                pass
-            case "causal":
-                is_causal = True
-            case int() as width:
-                window = width if window is None else min(window, width)
+        conditions = reader.conditions_of(part, _last_axes(part))
+        meanings = None if conditions is None else [reader.meaning(c) for c in conditions]
+        if meanings is None or None in meanings:
+            rest.append(part)
+            continue
+        is_causal = is_causal or "causal" in meanings
+        widths = [m for m in meanings if isinstance(m, int)]
+        window = min([*widths, *([] if window is None else [window])], default=None)
     if window is not None and not is_causal:
         return Reading(False, None, (mask,))  # a window alone bounds one side only: keep the mask
     return Reading(is_causal, window, tuple(rest))
@@ -89,51 +88,65 @@ class _Reader:
 
     # ---- conditions ----
 
-    def condition_of(self, part: Value, index: Index) -> Condition | None:
-        """The condition under which a key is seen, None when it cannot be read."""
+    def conditions_of(self, part: Value, index: Index) -> Conditions | None:
+        """The conditions under which a key is seen, None when they cannot be read."""
         if any(d != 1 for d in part.shape[:-2]):
             return None  # it differs from head to head or from sequence to sequence
         if part.dtype.is_float:
-            return self.float_condition(part, index)
-        return self.bool_condition(part, index)
+            return self.float_conditions(part, index)
+        return self.bool_conditions(part, index)
 
-    def bool_condition(self, value: Value, index: Index) -> Condition | None:
+    def bool_conditions(self, value: Value, index: Index) -> Conditions | None:
         known = constant_of(value)
         if known is not None:
-            return Known(bool(known))
+            return (Known(bool(known)),)
         node = value.node
         if node is None:
             return None
         inner = self.through(node, index)
         if inner is not None:
-            return self.bool_condition(*inner)
+            return self.bool_conditions(*inner)
         if node.op.name == "not":
-            return _negated(self.bool_condition(node.operands[0], index))
+            return self.negation(node.operands[0], index)
+        if node.op.name == "and":
+            parts = [self.bool_conditions(v, _operand_index(v, index)) for v in node.operands]
+            return _all_of(parts)
         if node.op.name in ("le", "lt", "ge", "gt"):
             left, right = (self.integer(v, _operand_index(v, index)) for v in node.operands)
-            return None if left is None or right is None else _compared(node.op.name, left, right)
+            if left is None or right is None:
+                return None
+            return (_compared(node.op.name, left, right),)
         return None
 
-    def float_condition(self, value: Value, index: Index) -> Condition | None:
+    def negation(self, value: Value, index: Index) -> Conditions | None:
+        """not (a or b)  is  not a and not b"""
+        node = value.node
+        if node is not None and node.op.name == "or":
+            return _all_of([self.negation(v, _operand_index(v, index)) for v in node.operands])
+        inner = None if node is None else self.through(node, index)
+        if inner is not None:
+            return self.negation(*inner)
+        return _negated(self.bool_conditions(value, index))
+
+    def float_conditions(self, value: Value, index: Index) -> Conditions | None:
         """where(c, 0, -inf)  ->  c, and the other way round"""
         if constant_of(value) == 0:
-            return Known(True)
+            return (Known(True),)
         node = value.node
         if node is None:
             return None
         inner = self.through(node, index)
         if inner is not None:
-            return self.float_condition(*inner)
-        if node.op.name == "cast":
-            return self.float_condition(node.operands[0], index) if _is_float(node) else None
+            return self.float_conditions(*inner)
+        if node.op.name == "cast" and node.operands[0].dtype.is_float:
+            return self.float_conditions(node.operands[0], index)
         if node.op.name != "where":
             return None
         condition, seen, unseen = node.operands
-        read = self.bool_condition(condition, _operand_index(condition, index))
         if constant_of(seen) == 0 and _is_large_negative(unseen):
-            return read
+            return self.bool_conditions(condition, _operand_index(condition, index))
         if constant_of(unseen) == 0 and _is_large_negative(seen):
-            return _negated(read)
+            return self.negation(condition, _operand_index(condition, index))
         return None
 
     # ---- integers and views ----
@@ -216,7 +229,7 @@ class _Reader:
     # ---- meaning ----
 
     def meaning(self, condition: Condition) -> str | int | None:
-        """"causal", "always", a window's width, or None."""
+        """One of "causal" and "always", a window's width, or None: it means nothing to us."""
         if isinstance(condition, Known):
             return "always" if condition.value else None
         difference, offset = condition.difference, self.keys - self.queries
@@ -257,17 +270,22 @@ def _compared(name: str, left: Dim, right: Dim) -> Condition:
     return AtMost(difference)
 
 
-def _negated(condition: Condition | None) -> Condition | None:
-    """not (d <= 0)  is  d >= 1  is  1 - d <= 0"""
+def _all_of(parts: list[Conditions | None]) -> Conditions | None:
+    if any(p is None for p in parts):
+        return None
+    return tuple(c for p in parts if p is not None for c in p)
+
+
+def _negated(conditions: Conditions | None) -> Conditions | None:
+    """not (d <= 0)  is  d >= 1  is  1 - d <= 0; of several conditions only `or` could say it"""
+    if conditions is None or len(conditions) != 1:
+        return None
+    (condition,) = conditions
     if isinstance(condition, Known):
-        return Known(not condition.value)
-    return AtMost(1 - condition.difference) if condition is not None else None
+        return (Known(not condition.value),)
+    return (AtMost(1 - condition.difference),)
 
 
 def _is_large_negative(value: Value) -> bool:
     number = constant_of(value)
     return number is not None and number <= -LARGE
-
-
-def _is_float(node: Node) -> bool:
-    return node.operands[0].dtype.is_float

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..ir.builder import Rebuilder
+from ..ir.dim import Dim
 from ..ir.graph import Graph, Node, Value
 from . import findings
 from .manager import Pass
@@ -99,7 +100,7 @@ def _merge(b: Rebuilder, group: list[Projection]) -> None:
             for p, n in zip(group, sizes)
         ]
         y = b.add(y, b.concat(*parts, axis=0))
-    start = 0
+    start: Dim = 0
     for p, n in zip(group, sizes):
         b[p.end] = b.slice(y, axis=y.type.rank - 1, start=start, stop=start + n)
         start += n

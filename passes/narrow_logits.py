@@ -1,5 +1,6 @@
 """Compute logits for the rows that are wanted, and what only they need for those rows only."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,11 +108,9 @@ def apply(
     return remove_dead(b.graph(outputs).replace(updates=updates))
 
 
-def _renamed(value: Any, symbols: dict[str, Dim]) -> Any:
+def _renamed(value: Any, symbols: Mapping[str, Dim]) -> Any:
     if isinstance(value, Expr):
         return substitute(value, symbols)
     if isinstance(value, tuple):
         return tuple(_renamed(v, symbols) for v in value)
     return value
-
-

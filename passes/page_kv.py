@@ -76,9 +76,7 @@ class PageKv(Pass):
         return after.replace(symbols={**after.symbols, facts.symbol: narrowed})
 
 
-def decide(
-    graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | None
-) -> PagingPlan:
+def decide(graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | None) -> PagingPlan:
     """A pool for every attention over tokens. UnsupportedModel lists what has no paged form."""
     layers: list[LayerPlan] = []
     problems: list[str] = []
@@ -90,9 +88,10 @@ def decide(
             problems.append(f"attention {len(layers)} ({node.loc or 'no place'}): {problem}")
             continue
         k = node.operands[1]
-        kv = LayerKV(
-            f"kv_{len(layers)}", k.shape[-3], k.shape[-1], kv_dtype or k.dtype, node.attrs["window"]
-        )
+        heads, size = k.shape[-3], k.shape[-1]
+        assert isinstance(heads, int), "_unpaged has seen to it"
+        assert isinstance(size, int), "_unpaged has seen to it"
+        kv = LayerKV(f"kv_{len(layers)}", heads, size, kv_dtype or k.dtype, node.attrs["window"])
         layers.append(LayerPlan(node, kv))
     if problems:
         raise UnsupportedModel(
@@ -111,8 +110,8 @@ def _unpaged(node: Node) -> str | None:
         return f"k is {k.type}, v is {v.type}: pages hold keys and values of one size"
     if q.shape[-2] != k.shape[-2]:
         return f"q has {q.shape[-2]} tokens, k has {k.shape[-2]}"
-    if not isinstance(k.shape[-1], int):
-        return f"k is {k.type}: the head size is not known"
+    if not isinstance(k.shape[-1], int) or not isinstance(k.shape[-3], int):
+        return f"k is {k.type}: heads and head size must be known"
     return None
 
 
@@ -139,7 +138,7 @@ def apply(graph: Graph, plan: PagingPlan, max_seqs: int | None = None) -> Graph:
         )
         for layer in plan.layers
     }
-    positions = {node for node in plan.facts.positions}
+    positions = set(plan.facts.positions)
     for node in graph.nodes:
         with b.at(node.loc):
             if node in layers:

@@ -22,6 +22,8 @@ class Partition(Pass):
     name = "partition"
 
     def run(self, graph: Graph) -> Graph:
+        if not graph.nodes:
+            return graph
         groups = Fusion(graph).run()
         after = apply(graph, groups)
         for line in summary(after):
@@ -30,7 +32,7 @@ class Partition(Pass):
 
 
 def apply(graph: Graph, groups: Groups) -> Graph:
-    """The graph with nodes in order of groups, free nodes copied into each group that needs them."""
+    """The graph with nodes in order of groups, free nodes copied into each that needs them."""
     stored: dict[Value, Value] = {v: v for v in graph.arguments()}
     nodes: list[Node] = []
     for number, group in enumerate(groups.ordered()):
@@ -38,9 +40,7 @@ def apply(graph: Graph, groups: Groups) -> Graph:
         for node in groups.members(group):
             operands = tuple(inside.get(v) or stored[v] for v in node.operands)
             results = tuple(Value(r.type) for r in node.results)
-            nodes.append(
-                Node(node.op, operands, node.attrs, results, node.loc, f"k{number}", None)
-            )
+            nodes.append(Node(node.op, operands, node.attrs, results, node.loc, f"k{number}", None))
             inside.update(zip(node.results, results))
             if node in group.nodes:
                 stored.update(zip(node.results, results))
@@ -77,18 +77,26 @@ def group_outputs(graph: Graph, nodes: list[Node]) -> list[Value]:
 def traffic(graph: Graph, nodes: list[Node]) -> Dim:
     """Bytes that a group moves at least: what it reads (a lookup: the rows only) and writes."""
     total: Dim = 0
-    tables = {n.operands[0] for n in nodes if n.op.kind == "gather"}
+    tables = {_stored(n.operands[0], nodes) for n in nodes if n.op.kind == "gather"}
     states = {n.operands[0] for n in nodes if n.op.kind == "state"}
     for value in group_inputs(nodes):
         if value not in tables and value not in states and not _is_pool(graph, value):
             total = total + value.type.nbytes
     for node in nodes:
         if node.op.kind == "gather":
-            total = total + node.results[0].type.numel * node.operands[0].dtype.nbytes
+            width = _stored(node.operands[0], nodes).dtype.nbytes
+            total = total + node.results[0].type.numel * width
     for value in group_outputs(graph, nodes):
         if not _is_pool(graph, value):
             total = total + value.type.nbytes
     return total
+
+
+def _stored(value: Value, nodes: list[Node]) -> Value:
+    """What `value` is a view or a cast of, outside the group."""
+    while value.node in nodes and value.node is not None and len(value.node.operands) == 1:
+        value = value.node.operands[0]
+    return value
 
 
 def _is_pool(graph: Graph, value: Value) -> bool:

@@ -192,9 +192,10 @@ class _Patterns:
         op = get_op(name.rstrip("_"))
 
         def make(*operands: Pattern, bind: str | None = None, **attrs: Any) -> OpPattern:
-            unknown = [a for a in attrs if a not in op.attrs]
-            if unknown or (not op.is_variadic and op.check_arity(len(operands))):
-                raise ValueError(f"pattern of {op.name}: {unknown or op.check_arity(len(operands))}")
+            problem = None if op.is_variadic else op.check_arity(len(operands))
+            problem = next((f"no attribute {a!r}" for a in attrs if a not in op.attrs), problem)
+            if problem:
+                raise ValueError(f"pattern of {op.name}: {problem}")
             return OpPattern(op, operands, attrs, bind)
 
         return make

@@ -52,6 +52,9 @@ class PlanMemory(Pass):
 
     def run(self, graph: Graph) -> Graph:
         lifetimes = analyse(graph)
+        if not lifetimes:
+            findings.current().arena_bytes = 0
+            return graph
         slots = decide(graph.facts, lifetimes)
         after, total = apply(graph, slots)
         found = findings.current()

@@ -14,12 +14,13 @@ from ..ir.graph import Graph, Node, Value
 from . import findings
 from .patterns import Match, OpPattern, Pattern
 
-MAX_ROUNDS = 50  # a chain is folded by one link a round or better; more means rules that undo each other
+# a chain is folded by one link a round or better; more rounds mean rules that undo each other
+MAX_ROUNDS = 50
 
 
 @dataclass(frozen=True)
 class Decline:
-    """What a rule returns when its pattern matched and it will not fire: the reason, for the report."""
+    """What a rule returns when its pattern matched and it will not fire: why, for the report."""
 
     reason: str
 
@@ -41,7 +42,9 @@ class Rule:
         return (self.function.__doc__ or "").strip()
 
 
-def rule(*patterns: Pattern, may_share: bool = False) -> Callable[[Callable[..., RuleResult]], Rule]:
+def rule(
+    *patterns: Pattern, may_share: bool = False
+) -> Callable[[Callable[..., RuleResult]], Rule]:
     """Decorator: a rule for any of `patterns`. The function gets a Builder and what was bound.
 
     Values are those of the new graph; nodes are of the old one, for their attributes. Return the
@@ -94,6 +97,7 @@ class _Sweep:
         self.table = table
         self.b: Rebuilder | None = None
         self.done = 0  # nodes before this one are in the new graph
+        self.replaced: set[Node] = set()
 
     def run(self) -> Graph:
         fired = False
@@ -124,6 +128,8 @@ class _Sweep:
 
     def apply(self, index: int, node: Node, each: Rule, pattern: OpPattern) -> bool:
         for match in pattern.match(node.results[0], Match()):
+            if not self.replaced.isdisjoint(match.nodes):
+                continue  # part of it is gone already: what is left is for the next sweep
             if not each.may_share and self.leaks(node, match):
                 findings.current().decline(each.name, "a value inside is also used outside")
                 continue
@@ -140,6 +146,7 @@ class _Sweep:
                     )
                 b[node.results[0]] = new
                 self.done = index + 1
+                self.replaced.add(node)
                 findings.current().fire(each.name)
                 return True
             del b.nodes[mark:]  # what a declining rule began
@@ -163,18 +170,28 @@ class _Sweep:
         return {k: b[v] if isinstance(v, Value) else v for k, v in match.bound.items()}
 
 
-def replace_nodes(
-    graph: Graph, replace: Callable[[Builder, Node, Sequence[Value]], Sequence[Value] | None]
-) -> Graph:
-    """Each node through `replace`, which gets mapped operands and returns results, None to keep it."""
+Replace = Callable[[Builder, Node, Sequence[Value]], Sequence[Value] | None]
+
+
+def replace_nodes(graph: Graph, replace: Replace, ops: frozenset[str] | None = None) -> Graph:
+    """Each node through `replace`: it gets mapped operands, returns results or None to keep it.
+
+    With `ops`, only nodes of these ops.
+    """
+    if ops is not None and not any(node.op.name in ops for node in graph.nodes):
+        return graph
     b = Rebuilder(graph)
     changed = False
     for node in graph.nodes:
-        mark = len(b.nodes)
-        with b.at(node.loc):
+        results = None
+        if ops is None or node.op.name in ops:
+            mark = len(b.nodes)
+            b.loc = node.loc
             results = replace(b, node, [b[v] for v in node.operands])
+            b.loc = None
+            if results is None:
+                del b.nodes[mark:]
         if results is None:
-            del b.nodes[mark:]
             b.copy(node)
             continue
         changed = True

@@ -71,7 +71,9 @@ def _stays(node: Node) -> bool:
     if node.op.name == "cast":
         source = node.operands[0].dtype
         return source.is_float and result.dtype.is_float and source.bits < result.dtype.bits
-    return node.op.name == "broadcast_to" and result.type.numel > MAX_EXPANDED
+    numel = result.type.numel
+    assert isinstance(numel, int), "weight-only nodes are static"
+    return node.op.name == "broadcast_to" and numel > MAX_EXPANDED
 
 
 def _frontier(graph: Graph, nodes: set[Node]) -> list[Value]:

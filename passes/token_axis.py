@@ -8,7 +8,7 @@ Where it does not hold, the op that mixes tokens is named.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..ir.dim import Dim, product, symbols_of
+from ..ir.dim import Dim, Expr, product, symbols_of
 from ..ir.errors import UnsupportedModel
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import normalize_axis
@@ -107,7 +107,7 @@ def _transfer(node: Node, axes: Mapping[Value, int | None], symbol: str) -> int 
 def _source(node: Node, symbol: str) -> int | None:
     if node.op.name == "full":
         return None
-    used = [d for d in node.attrs.values() if not isinstance(d, str) and _uses(d, symbol)]
+    used = [d for d in node.attrs.values() if isinstance(d, Expr) and symbol in symbols_of(d)]
     if not used:
         return None
     if node.op.name == "iota" and str(node.attrs["length"]) == symbol:
@@ -116,20 +116,10 @@ def _source(node: Node, symbol: str) -> int | None:
     raise Mixing("its value depends on how many tokens the step has")
 
 
-def _uses(dim: object, symbol: str) -> bool:
-    return symbol in symbols_of(dim) if not isinstance(dim, int | float) and _is_dim(dim) else False
-
-
-def _is_dim(value: object) -> bool:
-    return hasattr(value, "terms")
-
-
 def _aligned(node: Node, operands: list[int | None]) -> int | None:
     rank = node.results[0].type.rank
     places = {
-        rank - v.type.rank + axis
-        for v, axis in zip(node.operands, operands)
-        if axis is not None
+        rank - v.type.rank + axis for v, axis in zip(node.operands, operands) if axis is not None
     }
     if len(places) > 1:
         raise Mixing("two operands have their tokens along different axes")

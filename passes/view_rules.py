@@ -135,7 +135,7 @@ def slice_of_concat(b: Builder, concat: Node, root: Node, parts: list[Value]) ->
         if (start, stop) == (0, size):
             return part
         if isinstance(start, int) and isinstance(stop, int) and isinstance(size, int):
-            if 0 <= start and stop <= size:
+            if start >= 0 and stop <= size:
                 return b.slice(part, axis=axis, start=start, stop=stop)
         at = at + size
     return None

@@ -16,7 +16,10 @@ class Array:
     array (without a copy on the CPU).
     """
 
+    # either `_host`, or `_device` and its `_memory`; a state or weight on the CPU has all three
     __slots__ = ("_device", "_host", "_memory", "dtype", "shape")
+    _device: Any
+    _memory: Any
 
     def __init__(
         self,

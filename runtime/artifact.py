@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from ..ir.errors import ArtifactError
 from ..ir.program import Program
@@ -270,7 +270,7 @@ class _Files:
         self.table[name] = {"bytes": hasher.size, "sha256": hasher.hexdigest()}
 
 
-def _write(stream: BinaryIO, data: bytes) -> None:
+def _write(stream: IO[bytes], data: bytes) -> None:
     stream.write(data)
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -33,46 +35,56 @@ class Batch:
 
 def sizes_of(work: Seq[Work], page_size: int) -> Sizes:
     """The least sizes that hold `work`. One row at least: programs have no empty dims."""
+    longest = max([w.sequence.num_computed + w.count for w in work])
     return Sizes(
-        sum(w.count for w in work),
+        sum([w.count for w in work]),
         len(work),
-        max(-(-(w.sequence.num_computed + w.count) // page_size) for w in work),
-        max(1, sum(w.wants_token for w in work)),
+        -(-longest // page_size),
+        max(1, sum([w.wants_token for w in work])),
     )
 
 
-def make_batch(work: Seq[Work], page_size: int, sizes: Sizes | None = None) -> Batch:
+def make_batch(
+    work: Seq[Work], page_size: int, sizes: Sizes | None = None, *, samples: bool = False
+) -> Batch:
     """Lay the work's new tokens end to end. `sizes` says what to pad to.
 
     Padding is inert: its tokens have no slot and belong to no sequence, its sequences have no
-    tokens, its logit rows repeat token 0's.
+    tokens, its logit rows repeat token 0's. With `samples` come the arrays that a program that
+    samples takes.
     """
     sizes = sizes or sizes_of(work, page_size)
-    num_tokens = sum(w.count for w in work)
+    num_tokens = sum([w.count for w in work])
     ids = np.zeros((1, sizes.tokens), np.int64)
     positions = np.zeros((1, sizes.tokens), np.int64)
-    slots = np.full(sizes.tokens, -1, np.int32)
     table = np.zeros((sizes.seqs, sizes.width), np.int32)
     starts = np.full(sizes.seqs + 1, num_tokens, np.int32)
     lens = np.zeros(sizes.seqs, np.int32)
+    slots = np.full(sizes.tokens, -1, np.int32)
     rows = np.zeros(sizes.rows, np.int32)
-    wanting: list[Sequence] = []
-    at = 0
-    for index, item in enumerate(work):
-        sequence, first = item.sequence, item.sequence.num_computed
-        last, stop = first + item.count, at + item.count
-        ids[0, at:stop] = sequence.tokens[first:last]
-        where = np.arange(first, last)
-        positions[0, at:stop] = where
-        pages = np.array(sequence.pages[: -(-last // page_size)], np.int32)
-        table[index, : len(pages)] = pages
-        slots[at:stop] = pages[where // page_size] * page_size + where % page_size
-        starts[index], lens[index] = at, last
-        if item.wants_token:
-            rows[len(wanting)] = stop - 1
-            wanting.append(sequence)
-        at = stop
-    arrays = {
+    firsts = [w.sequence.num_computed for w in work]
+    counts = [w.count for w in work]
+    lasts = np.array(firsts, np.int32) + np.array(counts, np.int32)
+    lens[: len(work)] = lasts
+    starts[1 : len(work) + 1] = np.cumsum(counts)
+    starts[0] = 0
+    for index, pages in enumerate([w.sequence.page_row for w in work]):
+        table[index, : len(pages)] = pages[: sizes.width]
+    if num_tokens == len(work):  # a pure decode step: one new token each
+        where = np.array(firsts, np.int64)
+        ids[0, :num_tokens] = [w.sequence.tokens[first] for w, first in zip(work, firsts)]
+        owner = np.arange(len(work))
+    else:
+        where = np.concatenate([np.arange(f, f + c) for f, c in zip(firsts, counts)])
+        pieces = [w.sequence.tokens[f : f + c] for w, f, c in zip(work, firsts, counts)]
+        ids[0, :num_tokens] = list(chain.from_iterable(pieces))
+        owner = np.repeat(np.arange(len(work)), counts)
+    positions[0, :num_tokens] = where
+    slots[:num_tokens] = table[owner, where // page_size] * page_size + where % page_size
+    asking = [i for i, w in enumerate(work) if w.wants_token]
+    rows[: len(asking)] = starts[1:][asking] - 1
+    wanting = [work[i].sequence for i in asking]
+    arrays: dict[str, np.ndarray] = {
         INPUT_IDS: ids,
         POSITION_IDS: positions,
         layout.SLOTS: slots,
@@ -81,4 +93,28 @@ def make_batch(work: Seq[Work], page_size: int, sizes: Sizes | None = None) -> B
         layout.CONTEXT_LENS: lens,
         layout.LOGIT_ROWS: rows,
     }
+    if samples:
+        arrays |= _sampling(wanting, sizes.rows)
     return Batch(arrays, tuple(wanting), sizes)
+
+
+def _sampling(wanting: Seq[Sequence], rows: int) -> dict[str, np.ndarray]:
+    """Parameters of each row. Padding is greedy; so are rows whose logits the engine looks at."""
+    names: dict[str, Any] = {
+        layout.TEMPERATURE: np.float32,
+        layout.TOP_K: np.int32,
+        layout.TOP_P: np.float32,
+        layout.SEED: np.int64,
+        layout.STEP: np.int64,
+    }
+    arrays = {name: np.zeros(rows, dtype) for name, dtype in names.items()}
+    arrays[layout.TOP_P][:] = 1
+    for row, sequence in enumerate(wanting):
+        params = sequence.params
+        if params.is_plain and not params.is_greedy:
+            arrays[layout.TEMPERATURE][row] = params.temperature
+            arrays[layout.TOP_K][row] = params.top_k
+            arrays[layout.TOP_P][row] = params.top_p
+            arrays[layout.SEED][row] = sequence.seed
+            arrays[layout.STEP][row] = sequence.num_output
+    return arrays

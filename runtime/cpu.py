@@ -8,6 +8,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -26,11 +27,15 @@ STEP = np.dtype([("kernel", "<i4"), ("reserved", "<i4"), ("p", "<u8"), ("d", "<u
 
 def usable_cores() -> int:
     """Cores that this process may run on: affinity, and a container's quota if it is lower."""
-    cores = len(os.sched_getaffinity(0))
+    return min(len(os.sched_getaffinity(0)), _quota_cores())
+
+
+@lru_cache(maxsize=1)  # asked at every run, and a file is slow to read
+def _quota_cores() -> int:
     quota, _, period = _first_line("/sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit():
-        cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
+        return max(1, int(quota) // int(period))
+    return 1 << 16
 
 
 # /proc/cpuinfo's names of what a compiler may use: vectors, matrices, bits, ciphers

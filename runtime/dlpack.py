@@ -105,7 +105,8 @@ class View:
         raw = (ctypes.c_char * (count * itemsize)).from_address(start)
         raw._owner = self.keep  # type: ignore[attr-defined]  # NumPy keeps `raw`, `raw` keeps this
         strides = tuple(s * itemsize for s in steps)
-        return np.ndarray(self.shape, self.dtype.numpy, raw, before * itemsize, strides)
+        buffer: Any = raw
+        return np.ndarray(self.shape, self.dtype.numpy, buffer, before * itemsize, strides)
 
 
 def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -227,13 +228,14 @@ def capsule_of(view: View) -> Any:
     managed.tensor.ndim = rank
     managed.tensor.dtype.code, managed.tensor.dtype.bits, managed.tensor.dtype.lanes = code, bits, 1
     managed.tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
+    kept: Any = (managed, shape, view.keep)
     if view.strides is not None:
         strides = (ctypes.c_int64 * max(rank, 1))(*view.strides)
         managed.tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
-        shape = (shape, strides)
+        kept += (strides,)
     managed.deleter = _release
     address = ctypes.addressof(managed)
-    _exported[address] = (managed, shape, view.keep)
+    _exported[address] = kept
     return _new_capsule(address, b"dltensor", _drop_unused)
 
 

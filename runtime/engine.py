@@ -64,6 +64,9 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         )
+        runner.reserve(
+            self.scheduler.max_num_batched_tokens, config.max_num_seqs, self.config.context_len
+        )
         self.stats = Stats()
         self._live: dict[Sequence, _Live] = {}
         self._next_id = 0
@@ -154,6 +157,7 @@ class Engine:
                         item.sequence.error = error
                     self._finish(item.sequence, "error")
                 raise
+            changed += [w.sequence for w in work if w.sequence.is_finished]
             changed += self._advance(work, choices)
             decode = sum(w.count for w in work if w.count == 1 and w.sequence.num_output > 1)
             prefill = sum(w.count for w in work) - decode
@@ -174,22 +178,30 @@ class Engine:
         tokens = result.tokens()
         logits = None
         choices = {}
+        samples = self.runner.samples
         for row, sequence in enumerate(wanting):
-            if not sequence.params.reads_logits:
+            params = sequence.params
+            forbidden: frozenset[int] = frozenset()
+            if sequence.num_output < params.min_tokens:
+                forbidden = self._live[sequence].ends
+            if params.is_plain and (params.is_greedy or samples) and not forbidden:
                 choices[sequence] = Choice(int(tokens[row]))
                 continue
             if logits is None:  # only fetched when somebody reads them
                 logits = result.logits()
-            forbidden: frozenset[int] = frozenset()
-            if sequence.num_output < sequence.params.min_tokens:
-                forbidden = self._live[sequence].ends
-            choices[sequence] = choose(logits[row], sequence, forbidden)
+            try:
+                choices[sequence] = choose(logits[row], sequence, forbidden)
+            except RequestError as error:  # its own fault, and nobody else's
+                sequence.error = error
+                self._finish(sequence, "error")
         return choices
 
     def _advance(self, work: Seq[Work], choices: dict[Sequence, Choice]) -> list[Sequence]:
         changed = []
         for item in work:
             sequence = item.sequence
+            if sequence.is_finished:
+                continue
             sequence.num_computed += item.count
             if sequence in choices:
                 self._append(sequence, choices[sequence])

@@ -16,6 +16,7 @@ from ..ir.binding import ArgumentSpec, Binder
 from ..ir.dim import evaluate, symbols_of
 from ..ir.errors import DeviceError, DimError, ShapeError
 from ..ir.program import Buffer, Program
+from ..ir.types import DType
 from .array import Array
 from .binding import Binding, Sizes
 from .check_program import check_program
@@ -26,7 +27,8 @@ from .weights import place_weights
 
 MAX_BINDINGS = 256  # sizes whose launches are kept ready; the least recently used go first
 
-Shapes = tuple[tuple[int, ...], ...]
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
 
 
 @dataclass
@@ -160,8 +162,9 @@ class Executable:
         return memory
 
     def _results(self, bound: _Bound, out: Sequence[Any] | None) -> list[Any]:
+        results: list[Any]
         if out is not None:
-            results = self._check_out(bound, out)
+            results = list(self._check_out(bound, out))
         else:
             new: dict[int, Array] = {}  # one array where an output is named twice
             for at, _ in self._outputs:
@@ -218,53 +221,64 @@ class Executable:
         else:
             self._bound.move_to_end(shapes)
         if bound.arena is None or bound.arena is not self._arena:
-            self._grow_arena(bound.binding.arena_bytes)
-            bound.arena = self._arena
-            base = np.uint64(self._arena.address)
+            bound.arena = self._grow_arena(bound.binding.arena_bytes)
+            base = np.uint64(bound.arena.address)
             bound.addresses[bound.binding.temps] = bound.binding.offsets + base
         return bound
 
-    def _grow_arena(self, nbytes: int) -> None:
+    def _grow_arena(self, nbytes: int) -> Memory:
         if self._arena is not None and self._arena.nbytes >= nbytes:
-            return
+            return self._arena
         self.device.synchronize()
         self._arena = None  # freed before the larger one is asked for
         for bound in self._bound.values():
             bound.arena = None
         self._arena = self.device.allocate(max(nbytes, 1), "the arena of temporary buffers")
+        return self._arena
 
     def reserve(self, values: Mapping[str, int]) -> int:
         """Make the arena large enough for these sizes at once. -> its bytes."""
         with self._lock:
-            self._grow_arena(self._sizes.arena_bytes({**self.sizes, **values}))
-            return self._arena.nbytes
+            return self._grow_arena(self._sizes.arena_bytes({**self.sizes, **values})).nbytes
 
     def arena_bytes(self, values: Mapping[str, int]) -> int:
         """Bytes of temporary buffers that a run with these sizes needs."""
         return self._sizes.arena_bytes({**self.sizes, **values})
 
-    def fix(
-        self, shapes: Sequence[tuple[int, ...]], addresses: Sequence[int]
-    ) -> tuple[Callable[[], None], list[Array]]:
-        """Bind to `shapes` with inputs at `addresses`. -> (run, the outputs it fills each time).
+    def output_types(self, shapes: Sequence[Shape]) -> list[tuple[Shape, DType]]:
+        """Shape and dtype of each output for inputs of these shapes."""
+        with self._lock:
+            bound = self._bind(tuple(map(tuple, shapes)))
+        buffers = self._buffers
+        return [(bound.binding.shapes[at], buffers[at].type.dtype) for at, _ in self._outputs]
 
-        On devices that can, `run` replays captured launches.
+    def fix(
+        self, shapes: Sequence[Shape], addresses: Sequence[int], outputs: Sequence[Array]
+    ) -> Callable[[], None]:
+        """Bind to `shapes` with inputs at `addresses`. -> a function that fills `outputs`.
+
+        On devices that can, it replays captured launches. The memory of the inputs and outputs must
+        outlive it.
         """
         with self._lock:
             bound = self._bind(tuple(map(tuple, shapes)))
-            own = bound.addresses.copy()
-            own[list(self._input_at)] = addresses
-            bound = replace(bound, addresses=own)
-            results = self._results(bound, None)
-            replay = bound.plan.capture(own)
-        keep = (bound.arena, results)
+            # a copy, whose addresses nobody patches
+            bound = replace(bound, addresses=bound.addresses.copy())
+            bound.addresses[list(self._input_at)] = addresses
+            for (at, is_own), array in zip(self._outputs, outputs):
+                if is_own:
+                    bound.addresses[at] = array.address
+            replay = bound.plan.capture(bound.addresses)
 
-        def run() -> None:
+        def run() -> None:  # refers to `bound`, and so keeps the arena that it was captured with
             with self._lock:
-                replay() if replay is not None else bound.plan.run(own)
-                self._copy_out(bound, keep[1])
+                if replay is not None:
+                    replay()
+                else:
+                    bound.plan.run(bound.addresses)
+                self._copy_out(bound, outputs)
 
-        return run, results
+        return run
 
     # ---- states ------------------------------------------------------------------------------
 

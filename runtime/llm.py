@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from numbers import Integral
 from typing import Any
 
 from ..ir.errors import RequestError
@@ -77,7 +78,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or a list of them."""
-        many = messages if messages and not isinstance(messages[0], Mapping) else [messages]
+        many: Any = messages if messages and not isinstance(messages[0], Mapping) else [messages]
         requests = [self._read_chat(m, chat_template_kwargs or {}) for m in many]
         params = self._params(sampling_params, len(requests))
         if use_tqdm and progress is None:
@@ -287,10 +288,10 @@ class TextDeltas:
 def _as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
-    prompts = list(prompts)
-    if prompts and all(isinstance(p, int) for p in prompts):
-        return [prompts]  # one prompt of token numbers
-    return prompts
+    many: Any = list(prompts)
+    if many and all(isinstance(p, Integral) for p in many):
+        return [many]  # one prompt of token numbers
+    return many
 
 
 def _show_progress(done: int, total: int, stats: Stats) -> None:

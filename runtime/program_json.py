@@ -176,8 +176,12 @@ def _read_buffer(data: Any, dims: _Dims) -> Buffer:
 
 
 def _read_kernel(data: Any, source_of: Callable[[str], str]) -> Kernel:
-    texts = {k: _text(data[k]) for k in ("name", "language", "key", "binary", "template")}
-    numbers = {k: int(data[k]) for k in ("num_warps", "shared_bytes", "scratch_bytes")}
+    texts: dict[str, Any] = {
+        k: _text(data[k]) for k in ("name", "language", "key", "binary", "template")
+    }
+    numbers: dict[str, Any] = {
+        k: int(data[k]) for k in ("num_warps", "shared_bytes", "scratch_bytes")
+    }
     return Kernel(
         **texts, **numbers, source=source_of(texts["name"]), options=frozen(data["options"])
     )

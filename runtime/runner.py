@@ -7,9 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from ..ir import layout
 from .batch import Batch, Sizes, make_batch, sizes_of
 from .executable import Executable
-from .prepared import Prepared
+from .prepared import Prepared, SharedMemory
 from .scheduler import Work
 
 WIDTH_STEP = 8  # columns of the page table are padded to a multiple, so that sizes seldom change
@@ -24,7 +25,7 @@ class StepResult:
     """What a step computed. Both functions wait for the device; row i is of batch.wanting[i]."""
 
     batch: Batch
-    tokens: Callable[[], np.ndarray]  # the likeliest token of each row, i64 [rows]
+    tokens: Callable[[], np.ndarray]  # the token chosen for each row, integers [rows]
     logits: Callable[[], np.ndarray]  # f32 [rows, V]
 
 
@@ -34,6 +35,11 @@ class Runner(Protocol):
     page_size: int
     num_pages: int
     vocab_size: int
+    samples: bool  # tokens follow each sequence's temperature, top_k, top_p and seed; else greedy
+
+    def reserve(self, max_tokens: int, max_seqs: int, context_len: int) -> None:
+        """Have the memory for steps of up to these sizes. OutOfMemory when there is not enough."""
+        ...
 
     def run(self, work: Sequence[Work]) -> StepResult:
         """Compute the next tokens of `work`."""
@@ -49,18 +55,29 @@ class ProgramRunner:
         assert program.kv is not None, "a program without KV layout serves no sequences"
         self.page_size = program.kv.page_size
         self.num_pages = executable.sizes["pages"]
-        self.vocab_size = int(program.buffers[program.outputs[0]].type.shape[-1])
+        vocab_size = program.buffers[program.outputs[0]].type.shape[-1]
+        assert isinstance(vocab_size, int), "a model knows its vocabulary"
+        self.vocab_size = vocab_size
         symbols = program.symbols
         self._limits = {name: symbols[name].hi for name in ("t", "seqs", "width", "rows")}
         self._inputs = program.inputs
+        self.samples = layout.TEMPERATURE in program.inputs
         self._captures = executable.device.kind != "cpu" if captures is None else captures
         self._prepared: dict[Sizes, Prepared] = {}
+        self._shared = SharedMemory(executable.device)
+
+    def reserve(self, max_tokens: int, max_seqs: int, context_len: int) -> None:
+        """Make the arena large enough for every step, so that it never moves under a capture."""
+        sizes = Sizes(max_tokens, max_seqs, -(-context_len // self.page_size), max_seqs)
+        sizes = self.bucket(sizes) if self._captures else self._widened(sizes)
+        values = {"t": sizes.tokens, "seqs": sizes.seqs, "width": sizes.width, "rows": sizes.rows}
+        self.executable.reserve(values)
 
     def run(self, work: Sequence[Work]) -> StepResult:
         """Compute the next tokens of `work`."""
         least = sizes_of(work, self.page_size)
         sizes = self.bucket(least) if self._captures else self._widened(least)
-        batch = make_batch(work, self.page_size, sizes)
+        batch = make_batch(work, self.page_size, sizes, samples=self.samples)
         if self._captures and sizes.tokens <= MAX_CAPTURED_TOKENS:
             return self._replay(batch)
         arrays = [batch.arrays[name] for name in self._inputs]
@@ -71,7 +88,7 @@ class ProgramRunner:
         prepared = self._prepared.get(batch.sizes)
         if prepared is None:
             shapes = [batch.arrays[name].shape for name in self._inputs]
-            prepared = self._prepared[batch.sizes] = Prepared(self.executable, shapes)
+            prepared = self._prepared[batch.sizes] = Prepared(self.executable, shapes, self._shared)
         prepared.run(batch.arrays)
         return StepResult(batch, lambda: prepared.output(1), lambda: prepared.output(0))
 
@@ -93,7 +110,7 @@ class ProgramRunner:
         """Capture the decode steps of these batch sizes now, so that no request waits for it."""
         for seqs in decode_batches:
             sizes = self.bucket(Sizes(seqs, seqs, 1, seqs))
-            batch = make_batch([], self.page_size, sizes)
+            batch = make_batch([], self.page_size, sizes, samples=self.samples)
             self._replay(batch)
 
     def _cap(self, name: str, value: int) -> int:

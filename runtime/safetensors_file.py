@@ -7,7 +7,7 @@ other readers see and this one leaves out.
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,8 +35,12 @@ _NAMES = {
 _OF = {dtype: name for name, dtype in _NAMES.items()}
 
 
+class _Sink(Protocol):
+    def write(self, data: Any, /) -> Any: ...
+
+
 def write_safetensors(
-    file: BinaryIO, arrays: Mapping[str, Any], facts: Mapping[str, tuple[tuple[int, ...], DType]]
+    file: _Sink, arrays: Mapping[str, Any], facts: Mapping[str, tuple[tuple[int, ...], DType]]
 ) -> None:
     """Write `arrays`, one in memory at a time. `facts`: the shape and dtype of each, in order."""
     header: dict[str, Any] = {}
@@ -111,7 +115,8 @@ def _entry(dtype: str, shape: tuple[int, ...], begin: int, end: int) -> dict[str
 
 def _read_entry(name: str, entry: Any, where: str) -> tuple[DType, tuple[int, ...], int, int]:
     if isinstance(entry, dict) and entry.get("dtype") in _NAMES:
-        shape, offsets = entry.get("shape"), entry.get("data_offsets")
+        shape: Any = entry.get("shape")
+        offsets: Any = entry.get("data_offsets")
         if _are_counts(shape) and _are_counts(offsets) and len(offsets) == 2 and len(shape) <= 64:
             return _NAMES[entry["dtype"]], tuple(shape), *offsets
     raise _damaged(where, f"the entry of {name[:100]} is {str(entry)[:200]}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ir.errors import RequestError
 from ..ir.ops.sampling import gumbel
 from .sampling import SamplingParams
 from .sequence import Sequence
@@ -26,8 +27,18 @@ class Choice:
 def choose(
     logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int] = frozenset()
 ) -> Choice:
-    """The next token of `sequence`. logits: f32 [V], not changed; `forbidden` cannot be chosen."""
+    """The next token of `sequence`. logits: f32 [V], not changed; `forbidden` cannot be chosen.
+
+    RequestError when a logit is NaN.
+    """
     params = sequence.params
+    if np.isnan(logits).any():
+        raise RequestError(
+            "the model's logits are not numbers",
+            where=f"token {sequence.length}",
+            facts=f"{int(np.isnan(logits).sum())} of {len(logits)} are NaN",
+            fix='use a wider dtype: dtype="float32"',
+        )
     changed = logits
     if params.changes_logits or forbidden:
         changed = adjust(logits, sequence, forbidden)
@@ -38,41 +49,58 @@ def choose(
     return Choice(token, top[token], top)
 
 
+# u is between 2**-25 and 1 - 2**-25, so the noise between -2.9 and 17.4: a token whose scaled logit
+# is further than this below the best one cannot win, and needs no noise
+NOISE_SPAN = 21.0
+
+
 def draw(logits: np.ndarray, params: SamplingParams, seed: int, step: int) -> int:
     """One token from softmax(logits / temperature), cut to top_k, top_p and min_p."""
     if params.temperature == 0:
         return int(np.argmax(logits))
     # the division is made in float32 and all after it in float64, as the op's reference does
-    scaled = (logits / np.float32(params.temperature)).astype(np.float64)
-    keep = None
+    scaled = logits / np.float32(params.temperature)
+    least = scaled.max() - np.float32(NOISE_SPAN)
     if 0 < params.top_k < len(scaled):
-        keep = np.flatnonzero(scaled >= np.partition(scaled, -params.top_k)[-params.top_k])
+        kth = len(scaled) - params.top_k
+        least = max(least, np.partition(scaled, kth)[kth])
     if params.top_p < 1 or params.min_p > 0:
-        keep = _cut_tail(scaled, keep, np.float32(params.top_p), params.min_p)
-    noise = gumbel(seed, step, len(scaled))
-    if keep is None:
-        return int(np.argmax(scaled + noise))
-    return int(keep[np.argmax(scaled[keep] + noise[keep])])
+        least = max(least, _tail(scaled, params))
+    keep = np.flatnonzero(scaled >= least)
+    noise = gumbel(seed, step, keep.astype(np.uint32))
+    return int(keep[np.argmax(scaled[keep].astype(np.float64) + noise)])
 
 
-def _cut_tail(
-    scaled: np.ndarray, keep: np.ndarray | None, top_p: np.float32, min_p: float
-) -> np.ndarray:
-    weights = np.exp(scaled - scaled.max())
-    if keep is not None:
-        only = np.zeros_like(weights)
-        only[keep] = weights[keep]
-        weights = only
-    least = min_p * weights.max()
-    if top_p < 1:
-        order = np.argsort(-weights, kind="stable")
-        reached = np.cumsum(weights[order]) >= top_p * weights.sum()
-        least = max(least, weights[order][np.argmax(reached)])
-    # a weight of 0 that `keep` admits (a logit far below) stays out unless the cut itself is 0
-    inside = weights >= least
-    if keep is None:
-        return np.flatnonzero(inside)
-    return keep[inside[keep]]
+def _tail(scaled: np.ndarray, params: SamplingParams) -> np.float32:
+    """The least scaled logit that top_p and min_p keep, of those that top_k keeps."""
+    top = scaled.max()
+    weights = np.exp(scaled.astype(np.float64) - np.float64(top))
+    if 0 < params.top_k < len(scaled):
+        kth = len(scaled) - params.top_k
+        weights[scaled < np.partition(scaled, kth)[kth]] = 0
+    least = np.float32(-np.inf)
+    if params.min_p > 0:
+        least = scaled[weights >= params.min_p].min()
+    if params.top_p < 1:
+        wanted = np.float32(params.top_p) * weights.sum()
+        kept = np.flatnonzero(weights)
+        least = max(least, _nucleus(scaled[kept], weights[kept], wanted))
+    return least
+
+
+def _nucleus(scaled: np.ndarray, weights: np.ndarray, wanted: np.float64) -> np.float32:
+    """The scaled logit at which the likeliest tokens' weights first add up to `wanted`."""
+    size = len(weights)
+    count = min(size, 256)
+    while True:  # few tokens suffice but for flat distributions: sort no more than it takes
+        best = np.argpartition(weights, size - count)[size - count :] if count < size else None
+        best = np.arange(size) if best is None else best
+        order = best[np.argsort(-weights[best], kind="stable")]
+        reached = np.cumsum(weights[order]) >= wanted
+        if reached.any() or count == size:
+            # by a rounding error it may not be reached: then the first, as in the reference
+            return scaled[order[np.argmax(reached)]]
+        count = min(size, 8 * count)
 
 
 def adjust(logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int]) -> np.ndarray:

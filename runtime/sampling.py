@@ -1,8 +1,9 @@
 """SamplingParams: how tokens are chosen and when a request ends, under vLLM's names."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
@@ -32,8 +33,8 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
-    stop: str | Sequence[str] | None = None
-    stop_token_ids: Sequence[int] | None = None
+    stop: Any = None  # a string or several; kept as a tuple
+    stop_token_ids: Any = None  # numbers; kept as a tuple
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -41,7 +42,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     logit_bias: Mapping[int, float] | None = None
-    allowed_token_ids: Sequence[int] | None = None
+    allowed_token_ids: Any = None  # numbers; kept as a tuple, or None for all
 
     def __new__(cls, *args: Any, **named: Any):
         known = [f.name for f in fields(cls)]
@@ -105,22 +106,17 @@ class SamplingParams:
         if not _is_ordered(self.min_tokens, self.max_tokens):
             yield f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}"
 
-    @property
+    @cached_property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken, so that nothing is drawn."""
         return self.temperature == 0
 
-    @property
-    def reads_logits(self) -> bool:
-        """Whether choosing a token needs the logits, and not the likeliest token alone."""
-        return (
-            not self.is_greedy
-            or self.logprobs is not None
-            or self.min_tokens > 0
-            or self.changes_logits
-        )
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether the op `sample` is all it takes, and no logit need be seen or changed."""
+        return self.logprobs is None and self.min_p == 0 and not self.changes_logits
 
-    @property
+    @cached_property
     def changes_logits(self) -> bool:
         """Whether penalties, biases or a list of allowed tokens alter the logits."""
         return (

@@ -121,6 +121,7 @@ class Scheduler:
             room = len(sequence.pages) * self.page_size
             assert sequence.num_computed <= room, f"sequence {sequence.id} outgrew its pages"
             assert sequence.num_pending > 0, f"sequence {sequence.id} has nothing to compute"
+            assert sequence.page_row.tolist() == sequence.pages, f"sequence {sequence.id}: its row"
         for sequence in self.waiting:
             assert sequence.status is Status.WAITING, f"sequence {sequence.id}: {sequence.status}"
             assert not sequence.pages, f"sequence {sequence.id} waits and holds pages"
@@ -138,7 +139,7 @@ class Scheduler:
             pages = self.pool.allocate(missing)
             if pages is None:
                 return False
-            sequence.pages += pages
+            sequence.add_pages(pages)
         return True
 
     def _preempt(self, victim: Sequence) -> None:
@@ -150,9 +151,7 @@ class Scheduler:
         self.waiting.appendleft(victim)
 
     def _release(self, sequence: Sequence) -> None:
-        self.pool.free(sequence.pages)
-        sequence.pages = []
-        sequence.num_computed = 0
+        self.pool.free(sequence.drop_pages())
 
     def _fail(self, sequence: Sequence, needed: int) -> None:
         sequence.error = self._too_long(sequence, needed)

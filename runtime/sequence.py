@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+
 from ..ir.errors import TilewrightError
 from .detokenizer import TextStream
 from .sampling import SamplingParams
@@ -31,6 +33,7 @@ class Sequence:
     seed: int
     tokens: list[int] = field(default_factory=list)  # prompt and output
     pages: list[int] = field(default_factory=list)
+    page_row: np.ndarray = field(init=False)  # the same, i32
     num_computed: int = 0
     status: Status = Status.WAITING
     finish_reason: str | None = None  # stop | length | abort | error
@@ -44,6 +47,18 @@ class Sequence:
 
     def __post_init__(self):
         self.tokens = list(self.prompt)
+        self.page_row = np.array(self.pages, np.int32)
+
+    def add_pages(self, pages: list[int]) -> None:
+        """Pages for the tokens that follow those of the pages so far."""
+        self.pages += pages
+        self.page_row = np.array(self.pages, np.int32)
+
+    def drop_pages(self) -> list[int]:
+        """Forget the pages, and with them what was computed. -> the pages."""
+        pages, self.pages, self.num_computed = self.pages, [], 0
+        self.page_row = np.array([], np.int32)
+        return pages
 
     @property
     def length(self) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, Protocol
 
 from ..ir.errors import ArtifactError
 from ..ir.program import ALIGNMENT
@@ -56,7 +56,7 @@ class Hasher:
         self.size = 0
         self._whole, self._chunk = hashlib.sha256(), hashlib.sha256()
 
-    def over(self, stream: BinaryIO) -> "Hasher":
+    def over(self, stream: IO[bytes]) -> "Hasher":
         """Pass writes on to `stream`."""
         self._stream = stream
         return self
@@ -198,7 +198,7 @@ def _map(descriptor: int, size: int) -> Any:
 
 # ---- writing -------------------------------------------------------------------------------
 
-Write = Callable[[BinaryIO], None]
+Write = Callable[[IO[bytes]], None]
 
 
 class Writer(Protocol):

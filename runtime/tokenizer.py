@@ -1,13 +1,35 @@
 """Text to tokens and back, and chat messages to text, without transformers."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from ..ir.errors import ArtifactError, RequestError
 
 Messages = Sequence[Mapping[str, Any]]
+
+
+class _Refused(Exception):  # not an error of ours: the template's own words
+    """A template called raise_exception."""
+
+
+# a template that calls a method on a missing field, or ranges too far, ends in the last five
+TEMPLATE_ERRORS = (
+    _Refused,
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+)
 
 
 class Tokenizer:
@@ -78,68 +100,47 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
                 **{**self.special_tokens, **variables},
             )
-        except (_Refused, *_template_errors()) as error:
+        except TEMPLATE_ERRORS as error:
             raise RequestError(
                 "the chat template refused the messages", facts=str(error)
             ) from error
 
     @cached_property
     def _template(self):
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=[_generation_tag(), "jinja2.ext.loopcontrols"],
+            extensions=[_GenerationTag, "jinja2.ext.loopcontrols"],
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
-            return environment.from_string(self.chat_template)
-        except _template_errors() as error:
+            return environment.from_string(self.chat_template or "")
+        except TEMPLATE_ERRORS as error:
             raise ArtifactError(
                 "the chat template cannot be read", where="chat template", facts=str(error)
             ) from error
-
-
-class _Refused(Exception):  # not an error of ours: the template's own words
-    """A template called raise_exception."""
 
 
 def _refuse(message: str) -> None:
     raise _Refused(message)
 
 
-def _template_errors() -> tuple[type[Exception], ...]:
-    from jinja2 import TemplateError
-
-    # a template that calls a method on a missing field, or ranges too far, ends in these
-    return (TemplateError, TypeError, ValueError, KeyError, AttributeError, OverflowError)
-
-
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any):
     # Jinja's own filter escapes for HTML, which a prompt must not have
-    import json
-
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
-def _generation_tag():
-    from jinja2 import nodes
-    from jinja2.ext import Extension
+class _GenerationTag(Extension):
+    """`{% generation %}...{% endgeneration %}` marks the reply for training: here, its body."""
 
-    class Generation(Extension):
-        """`{% generation %}...{% endgeneration %}` marks the reply for training: here, its body."""
+    tags = {"generation"}  # the name and kind that Jinja looks for
 
-        tags = {"generation"}  # the name and kind that Jinja looks for
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    return Generation
+    def parse(self, parser: Any) -> Any:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return nodes.Scope(body, lineno=line)
 
 
 def _check_messages(messages: Messages) -> None:

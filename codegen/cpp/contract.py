@@ -102,6 +102,7 @@ class _Tiled:
         self.batch_axes = tuple(a for a in part.batch if a.extent != 1)
         self.outer = frozenset((*(a.name for a in part.batch), part.m.name))
         self.axes = self.outer | {part.n.name, part.k.name}
+        self.extents = (*part.batch, part.m, part.n, part.k)
         self.direct = [direct_weight(kernel, part, w) for w in part.ws]
         self.packed = all(d is not None for d in self.direct)
         kinds = {kernel.params[d[0]].type.dtype.name for d in self.direct if d is not None}
@@ -168,7 +169,7 @@ class _Tiled:
 
     def fill(self) -> list[str]:
         part, k = self.part, self.part.k.name
-        scope = Scope(self.kernel, self.axes)
+        scope = Scope(self.kernel, self.axes, extents=self.extents)
         scope.push(self.outer, hoists=False)
         self.rows(scope)
         states = declare_states(scope, part.stats)
@@ -225,7 +226,7 @@ class _Tiled:
 
     def pack_one(self, w: Element) -> list[str]:
         n, k = self.part.n.name, self.part.k.name
-        scope = Scope(self.kernel, self.axes)
+        scope = Scope(self.kernel, self.axes, extents=self.extents)
         inner, outer = (n, k) if _unit_axis(w, n) else (k, n)
         bounds = {n: ("n0", "n1"), k: ("k0", "k1")}
         batch = frozenset(a.name for a in self.part.batch)
@@ -250,7 +251,7 @@ class _Tiled:
         refs |= {
             s.name: (f"stat[{i} * mc + r]", self.outer) for i, s in enumerate(part.stats)
         }
-        scope = Scope(self.kernel, self.axes, refs)
+        scope = Scope(self.kernel, self.axes, refs, extents=self.extents)
         scope.push(self.outer, hoists=False)
         self.rows(scope)
         for i in range(len(part.ws)):

@@ -1,12 +1,12 @@
 """Element expressions as C++ statements, each placed in the outermost loop where it is known."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...ir.dim import Dim, symbols_of
 from ...ir.errors import BuildError
 from ...ir.types import DType, TensorType, bf16, bool_, f16, f32
-from ..loops import Apply, Cast, Const, Element, Index, Load, LoopKernel, Ref, Select, Store
+from ..loops import Apply, Axis, Cast, Const, Element, Index, Load, LoopKernel, Ref, Select, Store
 from . import dims
 from .scalars import apply, constant, convert
 
@@ -107,6 +107,8 @@ class Scope:
         kernel: LoopKernel,
         axes: frozenset[str],
         refs: Mapping[str, tuple[str, frozenset[str]]] | None = None,
+        *,
+        extents: Iterable[Axis] = (),
     ):
         self.kernel = kernel
         self.axes = axes
@@ -114,6 +116,10 @@ class Scope:
         self.numbering = Numbering()
         self.levels: list[Level] = [Level(frozenset())]
         self.assumed: dict[tuple[Dim, Dim], bool] = {}
+        # of axes whose extent is a number
+        self.ranges: dict[str, dims.Range] = {
+            a.name: (0, a.extent - 1) for a in extents if isinstance(a.extent, int) and a.extent
+        }
         self.count = 0
 
     # ---- levels ----
@@ -189,7 +195,7 @@ class Scope:
     def _expression(self, e: Element) -> str:
         match e:
             case Index():
-                return f"({value_type(e.dtype)}){dims.text(e.value)}"
+                return f"({value_type(e.dtype)}){self.dim(e.value)}"
             case Load():
                 return self.load(e)
             case Apply():
@@ -209,7 +215,11 @@ class Scope:
         """A C++ expression for an offset whose indirect indices are loaded first."""
         for name, element in indirect:
             self._indirect(name, element)
-        return dims.text(offset)
+        return self.dim(offset)
+
+    def dim(self, dim: Dim) -> str:
+        """A dim as a C++ expression, given what is known of the axes here."""
+        return dims.text(dims.simplify(dim, self.ranges))
 
     def _indirect(self, name: str, element: Element) -> None:
         # The index is a variable of its own name: dims print it like an axis.
@@ -232,7 +242,7 @@ class Scope:
             self.push(hoists=False)
             self.write(f"{variable} = {self.emit(side)};")
             lines = self.pop()
-            test = f" ({dims.text(e.lhs)} < {dims.text(e.rhs)})" if condition == "if" else ""
+            test = f" ({self.dim(e.lhs)} < {self.dim(e.rhs)})" if condition == "if" else ""
             out.lines += [f"{condition}{test} {{", *("    " + x for x in lines), "}"]
         self.assumed = before
         out.names[number] = variable

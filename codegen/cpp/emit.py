@@ -5,7 +5,7 @@ from ...ir.target import Target
 from ..loops import Contract, LoopKernel, PagedAttention, Pointwise, Reduce, Sample
 from .contract import contract_headers, contract_scratch, emit_contract
 from .pointwise import emit_pointwise
-from .reduce import emit_reduce
+from .reduce import emit_reduce, reduce_scratch
 from .special import attention_scratch, emit_attention, emit_sample, sample_scratch
 
 
@@ -45,7 +45,7 @@ def _part(kernel: LoopKernel, part, name: str) -> tuple[list[str], list[str]]:
         case Pointwise():
             return emit_pointwise(kernel, part, name), []
         case Reduce():
-            return emit_reduce(kernel, part, name), []
+            return emit_reduce(kernel, part, name), reduce_scratch(kernel, part, name)
         case Contract():
             return emit_contract(kernel, part, name), contract_scratch(kernel, part, name)
         case PagedAttention():

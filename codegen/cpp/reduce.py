@@ -1,4 +1,8 @@
-"""Reduce parts: rows shared among threads; a row is swept once a phase, stretch by stretch."""
+"""Reduce parts: rows shared among threads; a row is swept once a phase, stretch by stretch.
+
+Long rows are cut into chunks whose states are merged in order. When there are fewer rows than
+threads, the threads share out the chunks of each row instead: the same sums in the same order.
+"""
 
 from collections.abc import Sequence
 
@@ -16,40 +20,165 @@ _STATES = {
     "all": "TwAll<{v}, {a}>", "max": "TwExtreme<true, {v}>", "min": "TwExtreme<false, {v}>",
     "argmax": "TwArg<true, {v}>", "argmin": "TwArg<false, {v}>",
 }  # fmt: skip
+CHUNK = 16384  # elements whose state is merged as one: decides bits, so not to be tuned lightly
+_STATE_BYTES = 32  # room of one state; checked by the compiler
 _IN_ACCUMULATOR = ("sum", "prod", "any", "all")  # the rest compare in the value's own type
 
 
 def emit_reduce(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
     """A function that computes the part."""
-    rows = tuple(a for a in part.rows if a.extent != 1)
-    known = frozenset(a.name for a in part.rows)
-    scope = Scope(kernel, known | {part.axis.name})
-    lines = [f"static void {name}(TW_ARGS) {{"]
-    lines += ["    " + line for line in declarations(kernel)]
-    lines += [f"    const int64_t {dims.name(a.name)} = 0;" for a in part.rows if a.extent == 1]
-    lines += [
-        f"    const int64_t rows = {dims.text(product(a.extent for a in rows))};",
-        "    const int64_t first = tw_cut(rows, team->tid, team->nthreads);",
-        "    const int64_t last = tw_cut(rows, team->tid + 1, team->nthreads);",
-        "    for (int64_t row = first; row < last; ++row) {",
-    ]
-    scope.push(known, hoists=False)
-    for line in decode(rows, "row"):
-        scope.write(line)
+    return _Emitter(kernel, part, name).lines()
+
+
+def reduce_scratch(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
+    """Statements that raise need[] to what the part wants."""
+    if not has_chunks(part):
+        return []
+    known = [f"const int64_t {dims.name(s)} = d[{i}];" for i, s in enumerate(kernel.symbols)]
     extent = dims.text(part.axis.extent)
-    for phase in part.phases:
-        states = declare_states(scope, phase)
-        reduce_stretches(scope, part.axis.name, "0", extent, phase, states)
-        for reduction, state in zip(phase, states):
-            scope.write(
-                f"const {value_type(reduction.dtype)} {reduction.name} = {state}.get();"
-            )
-            scope.refs[reduction.name] = (reduction.name, known)
-    for store in part.row_stores:
-        sink_in_row(scope, store)
-    if part.stores:
-        sweep(scope, part.axis.name, "0", extent, [store_sink(s) for s in part.stores])
-    return [*lines, *("        " + line for line in scope.pop()), "    }", "}"]
+    return [
+        "{",
+        *("    " + line for line in known),
+        f"    const int64_t chunks = ({extent} + {CHUNK - 1}) / {CHUNK};",
+        f"    need[1] = tw_greater(need[1], 2 * {len(part.phases)} * chunks * {name}_bytes);",
+        "}",
+    ]
+
+
+def has_chunks(part: Reduce) -> bool:
+    """Whether a row may be longer than one chunk."""
+    return bool(part.phases) and not (
+        isinstance(part.axis.extent, int) and part.axis.extent <= CHUNK
+    )
+
+
+class _Emitter:
+    def __init__(self, kernel: LoopKernel, part: Reduce, name: str):
+        self.kernel, self.part, self.name = kernel, part, name
+        self.known = frozenset(a.name for a in part.rows)
+        extents = (*part.rows, part.axis)
+        self.scope = Scope(kernel, self.known | {part.axis.name}, extents=extents)
+        self.extent = dims.text(part.axis.extent)
+        self.chunked = has_chunks(part)
+        self.structs: list[str] = []
+
+    def lines(self) -> list[str]:
+        body = self.row()
+        rows = tuple(a for a in self.part.rows if a.extent != 1)
+        units = [a for a in self.part.rows if a.extent == 1]
+        share = "tw_cut(rows, team->tid{}, team->nthreads)"
+        wide = []
+        first, last = share.format(""), share.format(" + 1")
+        if self.chunked:
+            wide = [
+                f"    const int64_t chunks = ({self.extent} + {CHUNK - 1}) / {CHUNK};",
+                "    // fewer rows than threads: all threads work on each row",
+                "    const bool wide = rows < team->nthreads && chunks > 1;",
+            ]
+            first, last = f"wide ? 0 : {first}", f"wide ? rows : {last}"
+        return [
+            *self.structs,
+            f"static void {self.name}(TW_ARGS) {{",
+            *("    " + line for line in declarations(self.kernel)),
+            *(f"    const int64_t {dims.name(a.name)} = 0;" for a in units),
+            f"    const int64_t rows = {dims.text(product(a.extent for a in rows))};",
+            *wide,
+            f"    const int64_t first = {first};",
+            f"    const int64_t last = {last};",
+            "    for (int64_t row = first; row < last; ++row) {",
+            *("        " + line for line in body),
+            "    }",
+            "}",
+        ]
+
+    def row(self) -> list[str]:
+        """The body of the loop over rows."""
+        scope, part = self.scope, self.part
+        scope.push(self.known, hoists=False)
+        for line in decode(tuple(a for a in part.rows if a.extent != 1), "row"):
+            scope.write(line)
+        for number, phase in enumerate(part.phases):
+            states = self.chunks(number, phase) if self.chunked else self.whole(phase)
+            for reduction, state in zip(phase, states):
+                kind = value_type(reduction.dtype)
+                scope.write(f"const {kind} {reduction.name} = {state}.get();")
+                scope.refs[reduction.name] = (reduction.name, self.known)
+        if part.row_stores:
+            self.row_stores()
+        if part.stores:
+            lo, hi = "0", self.extent
+            if self.chunked:
+                lo, hi = scope.fresh("lo"), scope.fresh("hi")
+                share = f"tw_cut({self.extent}, team->tid{{}}, team->nthreads)"
+                scope.write(f"const int64_t {lo} = wide ? {share.format('')} : 0;")
+                scope.write(f"const int64_t {hi} = wide ? {share.format(' + 1')} : {self.extent};")
+            sweep(scope, part.axis.name, lo, hi, [store_sink(s) for s in part.stores])
+        return scope.pop()
+
+    def row_stores(self) -> None:
+        scope = self.scope
+        scope.push(hoists=False)
+        for store in self.part.row_stores:
+            sink_in_row(scope, store)
+        lines = scope.pop()
+        head = "if (!wide || team->tid == 0) {" if self.chunked else "{"
+        for line in (head, *("    " + x for x in lines), "}"):
+            scope.write(line)
+
+    def whole(self, phase: Sequence[Reduction]) -> list[str]:
+        states = declare_states(self.scope, phase)
+        reduce_stretches(self.scope, self.part.axis.name, "0", self.extent, phase, states)
+        return states
+
+    def chunks(self, number: int, phase: Sequence[Reduction]) -> list[str]:
+        """The states of a phase, merged over chunks; written for one thread and for all."""
+        scope, struct = self.scope, f"{self.name}_phase{number}"
+        total, part = f"total{number}", f"part{number}"
+        self.structs += self.struct(struct, number, phase)
+        lines = [
+            f"{struct} {total};",
+            f"{struct}* const shared{number} = ({struct}*)(team->shared + "
+            f"((row & 1) * {len(self.part.phases)} + {number}) * chunks * {self.name}_bytes);",
+            f"const int64_t from{number} = wide ? tw_cut(chunks, team->tid, team->nthreads) : 0;",
+            f"const int64_t to{number} = "
+            "wide ? tw_cut(chunks, team->tid + 1, team->nthreads) : chunks;",
+            f"for (int64_t chunk = from{number}; chunk < to{number}; ++chunk) {{",
+        ]
+        scope.push(hoists=False)
+        scope.write(f"{struct} {part};")
+        scope.write(f"const int64_t lo = chunk * {CHUNK};")
+        scope.write(f"const int64_t hi = tw_lesser(lo + {CHUNK}, {self.extent});")
+        states = [f"{part}.s{i}" for i in range(len(phase))]
+        reduce_stretches(scope, self.part.axis.name, "lo", "hi", phase, states)
+        scope.write(f"if (wide) shared{number}[chunk] = {part};")
+        scope.write(f"else {total}.merge({part});")
+        lines += ["    " + line for line in scope.pop()]
+        lines += [
+            "}",
+            "if (wide) {",
+            "    tw_barrier(team);",
+            f"    for (int64_t chunk = 0; chunk < chunks; ++chunk) {total}.merge(shared{number}[chunk]);",
+            "}",
+        ]
+        for line in lines:
+            scope.write(line)
+        return [f"{total}.s{i}" for i in range(len(phase))]
+
+    def struct(self, name: str, number: int, phase: Sequence[Reduction]) -> list[str]:
+        kinds = [state_type(self.scope, reduction) for reduction in phase]
+        merges = " ".join(f"s{i}.merge(later.s{i});" for i in range(len(kinds)))
+        most = max(len(p) for p in self.part.phases)
+        room = f"static const int64_t {self.name}_bytes = {_STATE_BYTES * most};"
+        size = [room] if number == 0 else []
+        return [
+            *size,
+            f"struct {name} {{",
+            *(f"    {kind} s{i};" for i, kind in enumerate(kinds)),
+            f"    void merge(const {name}& later) {{ {merges} }}",
+            "};",
+            f"static_assert(sizeof({name}) <= {self.name}_bytes, \"room of a chunk's state\");",
+            "",
+        ]
 
 
 def sink_in_row(scope: Scope, store) -> None:
@@ -69,12 +198,16 @@ def declare_states(scope: Scope, phase: Sequence[Reduction]) -> list[str]:
     """A running state for each reduction."""
     states = []
     for reduction in phase:
-        value = scope.dtype_of(reduction.value)
         state = scope.fresh("state")
-        types = {"v": value_type(value), "a": value_type(reduction.dtype)}
-        scope.write(f"{_STATES[reduction.op].format(**types)} {state};")
+        scope.write(f"{state_type(scope, reduction)} {state};")
         states.append(state)
     return states
+
+
+def state_type(scope: Scope, reduction: Reduction) -> str:
+    """The C++ type of a reduction's running state."""
+    value = value_type(scope.dtype_of(reduction.value))
+    return _STATES[reduction.op].format(v=value, a=value_type(reduction.dtype))
 
 
 def reduce_stretches(

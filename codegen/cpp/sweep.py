@@ -87,7 +87,7 @@ def _cut(
         if not deps <= scope.axes | set(scope.kernel.symbols):
             continue
         if axis not in deps:
-            test = f"({dims.text(select.lhs)} < {dims.text(select.rhs)})"
+            test = f"({scope.dim(select.lhs)} < {scope.dim(select.rhs)})"
             for head, truth in ((f"if {test}", True), ("else", False)):
                 with _Block(scope, head):
                     _assume(scope, condition, truth, axis, lo, hi, sinks, guard, budget - 1)
@@ -96,15 +96,35 @@ def _cut(
         if found is None:
             continue
         middle, then_first = found
-        cut = scope.fresh("cut")
-        scope.write(
-            f"const int64_t {cut} = tw_lesser({hi}, tw_greater({lo}, {dims.text(middle)}));"
-        )
+        cut = _clamp(scope, lo, hi, middle)
+        before = dict(scope.ranges)
         for start, stop, truth in ((lo, cut, then_first), (cut, hi, not then_first)):
-            with _Block(scope, f"if ({start} < {stop})"):
+            if start == stop:
+                continue
+            head = "" if start.isdigit() and stop.isdigit() else f"if ({start} < {stop})"
+            with _Block(scope, head):
+                _narrow(scope, axis, start, stop)
                 _assume(scope, condition, truth, axis, start, stop, sinks, guard, budget - 1)
+            scope.ranges = dict(before)
         return
     _loop(scope, axis, lo, hi, sinks, guard)
+
+
+def _clamp(scope: Scope, lo: str, hi: str, middle: Dim) -> str:
+    """`middle` held within [lo, hi]."""
+    if lo.isdigit() and hi.isdigit() and isinstance(middle, int):
+        return str(min(int(hi), max(int(lo), middle)))
+    cut = scope.fresh("cut")
+    scope.write(f"const int64_t {cut} = tw_lesser({hi}, tw_greater({lo}, {scope.dim(middle)}));")
+    return cut
+
+
+def _narrow(scope: Scope, axis: str, start: str, stop: str) -> None:
+    known = scope.ranges.get(axis)
+    lo = int(start) if start.isdigit() else known[0] if known else None
+    hi = int(stop) - 1 if stop.isdigit() else known[1] if known else None
+    if lo is not None and hi is not None:
+        scope.ranges[axis] = (lo, hi)
 
 
 def _assume(scope: Scope, condition, truth, axis, lo, hi, sinks, guard, budget) -> None:

@@ -92,10 +92,56 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContr
              a + plan.kblocks * mc * TW_KB, mc);
 }
 
+// How the tiles of one chunk are numbered: parts of its rows x groups of panels.
+struct TwTiles {
+    int64_t parts, group, groups, count;
+
+    TwTiles(const TwContractPlan& plan, int64_t mc, int64_t nthreads) {
+        const int64_t blocks = (mc + TW_ROWS - 1) / TW_ROWS;
+        group = blocks <= 1 ? TW_GROUP_THIN : TW_GROUP;
+        groups = (plan.panels + group - 1) / group;
+        // few panels: rows are shared out too
+        const int64_t wanted = (4 * nthreads + groups - 1) / tw_greater(groups, 1);
+        parts = tw_lesser(wanted, blocks);
+        count = parts * groups;
+    }
+};
+
+// All tiles of a batch item's chunk, or this thread's share of them.
+//
+// One block of rows: each thread streams its own run of panels, cut evenly. More: tiles are taken
+// one by one (`mine` is the next one taken, counted from the first chunk on), so that a thread that
+// is held up does less.
+template <class S>
+static void tw_contract_chunk(const S& s, const TwContractPlan& plan, int64_t b, int64_t m0,
+                              int64_t mc, const TwTeam* team, int64_t tid, int64_t nthreads,
+                              const float* a, float* tile, float* packed, int64_t* mine,
+                              int64_t* base) {
+    if (mc <= TW_ROWS) {
+        const int64_t last = tw_cut(plan.panels, tid + 1, nthreads);
+        for (int64_t p = tw_cut(plan.panels, tid, nthreads); p < last; p += TW_GROUP_THIN)
+            tw_contract_tile(s, plan, b, m0, mc, 0, mc, p, tw_lesser(TW_GROUP_THIN, last - p), a,
+                             tile, packed);
+        return;
+    }
+    const TwTiles tiles(plan, mc, nthreads);
+    if (nthreads > 1 && *mine < 0) *mine = tw_take(team, 0);
+    int64_t t = nthreads > 1 ? *mine - *base : 0;
+    while (t < tiles.count) {
+        const int64_t part = t / tiles.groups, p0 = t % tiles.groups * tiles.group;
+        tw_contract_tile(s, plan, b, m0, mc, tw_cut(mc, part, tiles.parts),
+                         tw_cut(mc, part + 1, tiles.parts), p0,
+                         tw_lesser(tiles.group, plan.panels - p0), a, tile, packed);
+        if (nthreads > 1) t = (*mine = tw_take(team, 0)) - *base;
+        else ++t;
+    }
+    *base += tiles.count;
+}
+
 template <class S>
 static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
                               const TwTeam* team, int64_t tid, int64_t nthreads, float* a,
-                              float* tile, float* packed) {
+                              float* tile, float* packed, int64_t* mine, int64_t* base) {
     const bool shared = !plan.private_x;
     for (int64_t m0 = 0; m0 < s.M; m0 += plan.chunk) {
         const int64_t mc = tw_lesser(plan.chunk, s.M - m0);
@@ -107,19 +153,7 @@ static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
         } else {
             s.fill(b, m0, 0, mc, mc, a, stat);
         }
-        // few panels: rows are shared out too
-        const int64_t wanted = (4 * nthreads + plan.panels - 1) / tw_greater(plan.panels, 1);
-        const int64_t blocks = (mc + TW_ROWS - 1) / TW_ROWS;
-        const int64_t parts = plan.panels >= 4 * nthreads ? 1 : tw_lesser(wanted, blocks);
-        const int64_t last = tw_cut(plan.panels * parts, tid + 1, nthreads);
-        for (int64_t t = tw_cut(plan.panels * parts, tid, nthreads); t < last;) {
-            const int64_t part = t / plan.panels, p0 = t % plan.panels;
-            const int64_t r0 = tw_cut(mc, part, parts), r1 = tw_cut(mc, part + 1, parts);
-            const int64_t group = r1 - r0 <= TW_ROWS ? TW_GROUP_THIN : TW_GROUP;
-            const int64_t count = tw_lesser(tw_lesser(group, last - t), plan.panels - p0);
-            tw_contract_tile(s, plan, b, m0, mc, r0, r1, p0, count, a, tile, packed);
-            t += count;
-        }
+        tw_contract_chunk(s, plan, b, m0, mc, team, tid, nthreads, a, tile, packed, mine, base);
     }
 }
 
@@ -130,11 +164,13 @@ static void tw_contract(const S& s, const TwTeam* team) {
     float* packed = tile + plan.tile_floats(S::WEIGHTS);
     float* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
     float* a = plan.private_x ? own : (float*)team->shared;
+    int64_t mine = -1, base = 0;
     if (plan.alone)
         for (int64_t b = tw_cut(s.batches, team->tid, team->nthreads);
              b < tw_cut(s.batches, team->tid + 1, team->nthreads); ++b)
-            tw_contract_batch(s, plan, b, team, 0, 1, a, tile, packed);
+            tw_contract_batch(s, plan, b, team, 0, 1, a, tile, packed, &mine, &base);
     else
         for (int64_t b = 0; b < s.batches; ++b)
-            tw_contract_batch(s, plan, b, team, team->tid, team->nthreads, a, tile, packed);
+            tw_contract_batch(s, plan, b, team, team->tid, team->nthreads, a, tile, packed, &mine,
+                              &base);
 }

@@ -120,7 +120,7 @@ extern const double tw_turns[3][256];
 // sin of x + quarters * pi / 2, for x >= 0 given by its bits. A float is an integer m < 2^24 times a
 // power of two, so m times the fraction of a turn of that power reduces any x without loss.
 TW_INLINE float tw_circular(uint32_t u, int32_t quarters) {
-    const uint32_t e = u >> 23;
+    const int64_t e = u >> 23;  // of 64 bits, like what it finds: then the look-up is a gather
     const double m = (double)(int32_t)((u & 0x7fffffu) | (e ? 0x800000u : 0u));
     double turns = m * tw_turns[0][e];
     turns -= __builtin_rint(turns);

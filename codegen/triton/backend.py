@@ -1,17 +1,19 @@
 """The Triton back end as `build` sees it: collects launches, compiles each distinct one once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from ...ir.dim import minimum
 from ...ir.program import Kernel
 from ...ir.target import Target
 from ...ir.types import TensorType
 from ..backend import Launch, Launches, Progress, Variant
-from ..loops import Contract, LoopKernel, PagedAttention
+from ..loops import Contract, LoopKernel, PagedAttention, Reduce
 from .body import Emitted
 from .choose import choices
-from .compile import compile_kernel, require_triton
+from .compile import require_triton
 from .emit import emit_kernel, workspace_types
+from .pool import compile_all
 
 # Where a launch stands in its group: before the main one (""), or after it.
 _ORDER = ("_x", "", "_sum", "_join")
@@ -23,6 +25,9 @@ class _Collected:
     emitted: Emitted
     key: str
     template: str
+
+
+_PLACEHOLDER = "kernel"
 
 
 class TritonBackend:
@@ -46,7 +51,6 @@ class TritonBackend:
         workspaces: dict[str, TensorType] = {}
         variants: dict[str, list[Variant]] = {}
         for number, (lo, hi, schedule) in enumerate(buckets):
-            name = f"{kernel.template}_{key[:12]}" + (f"_{number}" if len(buckets) > 1 else "")
             # buckets never run together, so they share a workspace where the type agrees
             labels = {}
             for label, type in workspace_types(kernel, schedule).items():
@@ -54,10 +58,10 @@ class TritonBackend:
                 agrees = workspaces.get(label, type) == type
                 labels[label] = label if agrees else f"{label}_{number}"
                 workspaces[labels[label]] = type
-            for emitted in emit_kernel(kernel, name, schedule, self.target):
-                self._collected[emitted.name] = _Collected(emitted, key, kernel.template)
-                place = emitted.name.removeprefix(name)
+            for emitted in emit_kernel(kernel, _PLACEHOLDER, schedule, self.target):
+                place = emitted.name.removeprefix(_PLACEHOLDER)
                 place = "" if place in _MAIN else place
+                emitted = self._collect(emitted, kernel.template, key)
                 params = tuple(p if isinstance(p, int) else labels[p] for p in emitted.buffers)
                 variants.setdefault(place, []).append(
                     Variant(emitted.name, params, emitted.dims, emitted.grid, lo, hi)
@@ -68,6 +72,23 @@ class TritonBackend:
             if place in variants
         ]
         return Launches(tuple(launches), workspaces)
+
+    def _collect(self, emitted: Emitted, template: str, key: str) -> Emitted:
+        """The launch under a name that its content decides: equal ones are compiled once."""
+        content = repr(
+            (
+                emitted.source.replace(f"def {emitted.name}(", f"def {_PLACEHOLDER}("),
+                emitted.signature,
+                emitted.aligned,
+                emitted.num_warps,
+                emitted.num_stages,
+            )
+        )
+        name = f"{template}_{sha256(content.encode()).hexdigest()[:12]}"
+        source = emitted.source.replace(f"def {emitted.name}(", f"def {name}(")
+        named = replace(emitted, name=name, source=source)
+        self._collected.setdefault(name, _Collected(named, key, template))
+        return named
 
     def _covered(self, variants: list[Variant], buckets) -> list[Variant]:
         """The variants, and an empty grid (no launch) for buckets that do without."""
@@ -83,35 +104,50 @@ class TritonBackend:
         """Compile what was collected."""
         kernels: dict[str, Kernel] = {}
         blobs: dict[str, bytes] = {}
-        for done, (name, item) in enumerate(self._collected.items()):
-            if self.progress is not None:
-                self.progress(f"compiling {name}", done, len(self._collected))
-            compiled = compile_kernel(item.emitted, self.target)
-            suffix = "cubin" if self.target.kind == "cuda" else "hsaco"
-            binary = f"{name}.{suffix}"
-            blobs[binary] = compiled.binary
+        items = list(self._collected.values())
+        report = self.progress or (lambda what, done, of: None)
+        report("compile", 0, len(items))
+        compiled = compile_all(
+            [i.emitted for i in items], self.target, lambda n: report("compile", n, len(items))
+        )
+        suffix = "cubin" if self.target.kind == "cuda" else "hsaco"
+        for item, result in zip(items, compiled):
+            name = item.emitted.name
+            dims = item.emitted.signature[len(item.emitted.buffers) :]
+            blobs[f"{name}.{suffix}"] = result.binary
             kernels[name] = Kernel(
-                name=compiled.entry,
+                name=result.entry,
                 language="triton",
                 key=item.key,
                 source=item.emitted.source,
-                binary=binary,
+                binary=f"{name}.{suffix}",
                 template=item.template,
-                num_warps=compiled.num_warps,
-                shared_bytes=compiled.shared_bytes,
-                scratch_bytes=compiled.scratch_bytes,
-                options=compiled.options,
+                num_warps=result.num_warps,
+                shared_bytes=result.shared_bytes,
+                scratch_bytes=result.scratch_bytes,
+                options={
+                    "pdl": item.emitted.pdl,
+                    "dims": [kind for _, kind in dims],
+                    "hidden": result.hidden,
+                },
             )
-        if self.progress is not None:
-            self.progress("compiled", len(self._collected), len(self._collected))
         return kernels, blobs
 
 
 def _capped(kernel: LoopKernel, type: TensorType, hi: int | None) -> TensorType:
     """A workspace of partial results, no larger than the rows of its bucket need."""
     part = kernel.parts[0]
-    assert isinstance(part, (PagedAttention, Contract))
-    rows = part.tokens if isinstance(part, PagedAttention) else part.m.extent
-    if hi is None or isinstance(rows, int):
+    match part:
+        case PagedAttention(tokens=tokens):
+            rows = [tokens]
+        case Contract(m=m):
+            rows = [m.extent]
+        case Reduce(rows=axes):
+            rows = [a.extent for a in axes]
+        case _:
+            rows = []
+    if hi is None:
         return type
-    return type.with_shape(minimum(d, hi) if d == rows else d for d in type.shape)
+    return type.with_shape(
+        minimum(d, hi) if d in rows and not isinstance(d, int) else d for d in type.shape
+    )

@@ -146,8 +146,8 @@ def finish(
     buffers: list[int | str] = [*range(own), *context.workspaces]
     signature = [(f"p{i}", pointer_type(p.type.dtype)) for i, p in enumerate(kernel.params)]
     aligned = [name for name, _ in signature]
-    for name in kernel.symbols:
-        argument = f"s_{name}"
+    for number, name in enumerate(kernel.symbols):
+        argument = f"s{number}"  # by place, so that kernels alike but for a symbol's name are one
         signature.append((argument, symbol_type(kernel, name)))
         known = kernel.ranges.get(name)
         if known is not None and known.multiple % 16 == 0:

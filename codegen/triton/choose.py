@@ -4,13 +4,13 @@ Every choice depends on the kernel, the target and that size only, so a program 
 same program. The numbers for sm_90 come from searches on an H200 (benchmarks/gpu_search.py).
 """
 
-from ...ir.dim import Dim, minimum, product
+from ...ir.dim import Dim, ceildiv, minimum, product
 from ...ir.facts import Facts
 from ...ir.target import Target
 from ...ir.types import bf16, f16, f32
 from ..loops import Contract, LoopKernel, PagedAttention, Pointwise, Reduce, Sample
 from .elements import axis_facts, loads_of
-from .rewrite import has_prologue
+from .rewrite import can_split, has_prologue
 from .schedule import (
     AttentionSchedule,
     DotSchedule,
@@ -24,7 +24,10 @@ from .schedule import (
 Bucket = tuple[int, int | None, Schedule]  # for lo <= size (<= hi when given)
 
 PERSISTENT = 16384  # the longest row that a program holds whole
+LONG_ROW, FEW_ROWS = PERSISTENT + 1, 32  # rows this long, this few, are each shared out among programs
 ROOMY = 128 * 1024  # bytes of shared memory that hold three or more stages of large tiles
+THIN = ((2, 16), (17, 64))  # rows for which rows of w take the long side of a tile
+SPLITS, PROGRAMS = (32, 8, 4), 1000  # of one token's keys; programs in all that are worth it
 MANY = 1 << 30  # added to the select value of attention for steps that are not pure decode
 
 
@@ -36,7 +39,7 @@ def choices(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         case Pointwise():
             return _pointwise(kernel, facts)
         case Reduce():
-            return 0, [(0, None, reduce_schedule(kernel, part, facts))]
+            return _reduce(kernel, part, facts)
         case Contract():
             return _contract(part, facts, target)
         case PagedAttention():
@@ -68,6 +71,25 @@ def _pointwise(kernel: LoopKernel, facts: Facts) -> tuple[Dim, list[Bucket]]:
         ((1 << 17) + 1, None, PointwiseSchedule(1024, 4)),
     ]
     return total, clip(table, facts, total)
+
+
+def _reduce(kernel: LoopKernel, part: Reduce, facts: Facts) -> tuple[Dim, list[Bucket]]:
+    rows = product(a.extent for a in part.rows)
+    whole = reduce_schedule(kernel, part, facts)
+    splits = row_splits(part)
+    if splits is None:
+        return 0, [(0, None, whole)]
+    chunk = power_of_2(part.axis.extent // splits)
+    split = ReduceSchedule(1, chunk, True, warps(chunk), splits)
+    return rows, clip([(0, FEW_ROWS, split), (FEW_ROWS + 1, None, whole)], facts, rows)
+
+
+def row_splits(part: Reduce) -> int | None:
+    """Into how many equal pieces a long row is cut; None where it cannot or need not be."""
+    extent = part.axis.extent
+    if not isinstance(extent, int) or extent < LONG_ROW or not can_split(part):
+        return None
+    return next((s for s in range(64, 15, -1) if extent % s == 0 and extent // s <= PERSISTENT), None)
 
 
 def reduce_schedule(kernel: LoopKernel, part: Reduce, facts: Facts) -> ReduceSchedule:
@@ -124,37 +146,51 @@ def _contract(part: Contract, facts: Facts, target: Target) -> tuple[Dim, list[B
     else:
         table = [
             (0, 1, gemv_schedule(part, facts)),
-            (2, 16, thin_schedule(part, facts, target, 16)),
-            (17, 64, thin_schedule(part, facts, target, 64)),
-            (65, None, tiled_schedule(part, facts, target)),
+            *((lo, hi, thin_schedule(part, facts, target, hi)) for lo, hi in THIN),
+            (65, 512, tiled_schedule(part, target, is_large=False)),
+            (513, None, tiled_schedule(part, target, is_large=True)),
         ]
     return rows, clip(table, facts, rows)
 
 
 def gemv_schedule(part: Contract, facts: Facts) -> GemvSchedule:
     """One row of x."""
-    k = facts.hint(part.k.extent)
-    bk = min(max(power_of_2(k) // 2, 128), 2048)
-    return GemvSchedule(1, bk, prefetch=4, num_warps=4 if bk >= 1024 else 1)
+    n, k = facts.hint(part.n.extent), facts.hint(part.k.extent)
+    if k > 8192:
+        return GemvSchedule(4, 2048, prefetch=4, num_warps=8)
+    # little work in all, or two weights: half a row at a time keeps more programs in flight
+    most = 2048 if n * len(part.ws) < 6144 or len(part.ws) > 1 else 4096
+    bk = min(max(power_of_2(k), 128), most)
+    return GemvSchedule(2, bk, prefetch=1, num_warps=min(max(bk // 256, 1), 8))
 
 
 def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotSchedule:
     """Few rows of x: rows of w on the long side."""
+    prologue = has_prologue(part)
     if target.shared_bytes < ROOMY:
-        return DotSchedule(bm, 64, 64, True, has_prologue(part), num_warps=4, num_stages=2)
-    n = facts.hint(part.n.extent)
-    bn = 64 if n > 8192 or bm > 16 else 32
-    stages = 4 if len(part.ws) == 1 else 3
-    return DotSchedule(bm, bn, 128, True, has_prologue(part), num_warps=4, num_stages=stages)
+        return DotSchedule(bm, 64, 64, True, prologue, num_warps=4, num_stages=2)
+    n, k = facts.hint(part.n.extent), part.k.extent
+    if prologue and bm == 16:
+        # recomputing x in every program costs less than a launch; wide steps hide it
+        stages = 4 if len(part.ws) == 1 else 3
+        return DotSchedule(bm, 64, 256, True, False, num_warps=4, num_stages=stages)
+    stages = 5 if len(part.ws) == 1 else 4
+    split = 1
+    if ceildiv(n, 64) < 80 and isinstance(k, int) and k % 256 == 0 and k >= 2048:
+        split = 2  # too few programs for the multiprocessors
+    return DotSchedule(bm, 64, 128, True, prologue, split, num_warps=4, num_stages=stages)
 
 
-def tiled_schedule(part: Contract, facts: Facts, target: Target) -> DotSchedule:
+def tiled_schedule(part: Contract, target: Target, *, is_large: bool) -> DotSchedule:
     """Many rows of x."""
     prologue = has_prologue(part)
     if target.shared_bytes < ROOMY:
         return DotSchedule(128, 64, 32, False, prologue, num_warps=4, num_stages=2)
-    bn = 128 if len(part.ws) == 1 else 64
-    return DotSchedule(128, bn, 64, False, prologue, num_warps=8, num_stages=3)
+    if len(part.ws) > 1:
+        return DotSchedule(128, 128, 64, False, prologue, num_warps=8, num_stages=3 + (not is_large))
+    if is_large:
+        return DotSchedule(128, 256, 64, False, prologue, num_warps=8, num_stages=3)
+    return DotSchedule(64, 128, 64, False, prologue, num_warps=4, num_stages=4)
 
 
 # ---- attention -----------------------------------------------------------------------------
@@ -165,20 +201,28 @@ def _attention(
 ) -> tuple[Dim, list[Bucket]]:
     """Pure decode (a token a sequence) by the number of sequences; everything else above MANY."""
     wide = part.head_dim > 128 or kernel.params[part.q].type.dtype.bits > 16
-    keys = 32 if wide else 64
     group = part.num_heads // part.num_kv_heads
-    stages = 2 if target.shared_bytes >= ROOMY else 1
+    roomy = target.shared_bytes >= ROOMY
+    stages = 2 if roomy else 1
+    keys = 32 if wide else 64
     queries = max((64 if wide else 128) // power_of_2(group), 1)
-    table: list[Bucket] = [
-        (0, 8, AttentionSchedule(1, keys, 16, 4, stages)),
-        (9, 64, AttentionSchedule(1, keys, 4, 4, stages)),
-        (65, MANY - 1, AttentionSchedule(1, keys, 1, 4, stages)),
-        (MANY, None, AttentionSchedule(queries, keys, 1, 4 if wide else 8, stages)),
-    ]
+    table: list[Bucket] = []
+    after = 0
+    for splits in SPLITS:
+        # the most sequences for which this many splits still leave programs to share out
+        hi = PROGRAMS // (part.num_kv_heads * splits)
+        if hi > after:
+            table.append((after, hi, AttentionSchedule(1, keys, splits, 4, stages)))
+            after = hi + 1
+    last = AttentionSchedule(1, keys, 1, 4, stages)
+    if roomy and not wide:
+        last = AttentionSchedule(1, 128, 1, 4, 3)
+    table.append((after, MANY - 1, last))
+    prefill = AttentionSchedule(queries, keys, 1, 4 if wide else 8, stages)
     select = minimum(part.tokens - part.sequences, 1) * MANY + part.sequences
     if part.tokens == part.sequences:
-        return part.sequences, clip(table[:3], facts, part.sequences)
-    return select, table
+        return part.sequences, clip(table, facts, part.sequences)
+    return select, [*table, (MANY, None, prefill)]
 
 
 # ---- shared --------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import importlib.util
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ class Compiled:
     num_warps: int
     shared_bytes: int
     scratch_bytes: int  # global scratch a program
-    options: Mapping[str, Any]  # pdl; dims: types of the dims; hidden: how many pointers follow them
+    hidden: int  # pointers of Triton's own that follow the arguments
 
 
 def require_triton() -> Any:
@@ -50,33 +49,38 @@ def compile_kernel(emitted: Emitted, target: Target) -> Compiled:
         try:
             compiled = _compile(triton, emitted, path, target)
         except Exception as error:  # noqa: BLE001 (Triton raises many kinds, all mean the same)
-            kept = _keep(emitted)
-            raise BuildError(
-                f"Triton could not compile {emitted.name} for {target.name}",
-                where=str(kept),
-                facts=_shortened(str(error)),
-                fix="please report this with that file: generated source should always compile",
-            ) from error
+            raise failed(emitted, target, str(error)) from error
     metadata = compiled.metadata
-    binary = compiled.asm["cubin" if target.kind == "cuda" else "hsaco"]
     if metadata.shared > target.shared_bytes:
         raise BuildError(
             f"{emitted.name} needs more shared memory than {target.name} has",
             facts=f"it needs {metadata.shared} bytes, there are {target.shared_bytes}",
             fix="choose a schedule with smaller tiles or fewer stages",
         )
-    dims = [kind for _, kind in emitted.signature[len(emitted.buffers) :]]
     # Triton appends pointers of its own (scratch memory) that the launcher must pass
     hidden = 2
     if "ptx" in compiled.asm:
         hidden = _count_parameters(compiled.asm["ptx"], metadata.name) - len(emitted.signature)
     return Compiled(
-        binary,
+        compiled.asm["cubin" if target.kind == "cuda" else "hsaco"],
         metadata.name,
         metadata.num_warps,
         metadata.shared,
         getattr(metadata, "global_scratch_size", 0) or 0,
-        {"pdl": emitted.pdl, "hidden": hidden, "dims": dims},
+        hidden,
+    )
+
+
+def failed(emitted: Emitted, target: Target, words: str) -> BuildError:
+    """The error for a source that Triton does not take; the source is kept for reading."""
+    folder = Path(tempfile.mkdtemp(prefix="tilewright-failed-"))
+    path = folder / f"{emitted.name}.py"
+    path.write_text(emitted.source)
+    return BuildError(
+        f"Triton could not compile {emitted.name} for {target.name}",
+        where=str(path),
+        facts=words if len(words) <= 2000 else words[:2000] + " ...",
+        fix="please report this with that file: generated source should always compile",
     )
 
 
@@ -110,15 +114,3 @@ def _compile(triton: Any, emitted: Emitted, path: Path, target: Target) -> Any:
 def _count_parameters(ptx: str, entry: str) -> int:
     head = ptx[ptx.index(f".entry {entry}(") :]
     return head[: head.index("{")].count(".param ")
-
-
-def _keep(emitted: Emitted) -> Path:
-    """The source at a place that outlives the error."""
-    folder = Path(tempfile.mkdtemp(prefix="tilewright-failed-"))
-    path = folder / f"{emitted.name}.py"
-    path.write_text(emitted.source)
-    return path
-
-
-def _shortened(text: str, limit: int = 2000) -> str:
-    return text if len(text) <= limit else text[:limit] + " ..."

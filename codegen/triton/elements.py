@@ -176,7 +176,8 @@ class Env:
             return Val(
                 self.body.name(f"{value.text}.to(tl.int64)", value.axes), value.axes, value.dims
             ), 64
-        return Val(f"s_{name}"), 32 if symbol_type(self.kernel, name) == "i32" else 64
+        number = self.kernel.symbols.index(name)
+        return Val(f"s{number}"), 32 if symbol_type(self.kernel, name) == "i32" else 64
 
     # ---- memory ----
 

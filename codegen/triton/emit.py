@@ -13,7 +13,7 @@ from .dot import emit_dot
 from .gemv import emit_gemv
 from .pointwise import emit_pointwise
 from .reduce import emit_reduce
-from .rewrite import Piece, materialize, split_k
+from .rewrite import Piece, materialize, split_k, split_rows
 from .sample import emit_sample
 from .schedule import (
     AttentionSchedule,
@@ -57,6 +57,10 @@ def workspace_types(kernel: LoopKernel, schedule: Schedule) -> dict[str, TensorT
 def _pieces(kernel: LoopKernel, schedule: Schedule) -> tuple[list[Piece], list[Schedule]]:
     if isinstance(schedule, AttentionSchedule):
         return attention_pieces(kernel, schedule)
+    if isinstance(schedule, ReduceSchedule) and schedule.splits > 1:
+        first, second = split_rows(kernel, schedule.splits)
+        whole = replace(schedule, splits=1)
+        return [first, second], [whole, prologue_schedule(second.kernel)]
     if not isinstance(schedule, DotSchedule):
         return [Piece(kernel)], [schedule]
     pieces, schedules = [Piece(kernel)], [schedule]

@@ -12,6 +12,7 @@ from ..loops import (
     Apply,
     Axis,
     Cast,
+    Const,
     Contract,
     Element,
     Index,
@@ -20,6 +21,7 @@ from ..loops import (
     Param,
     Pointwise,
     Reduce,
+    Reduction,
     Ref,
     Select,
     Store,
@@ -151,6 +153,66 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
     return (
         Piece(replace(kernel, params=(*kernel.params, *params), parts=(first,)), names, "_k"),
         Piece(replace(kernel, params=(*kernel.params, *inputs), parts=(second,)), names, "_sum"),
+    )
+
+
+def can_split(part: Reduce) -> bool:
+    """Whether rows of a reduction can be cut: one sweep, and nothing stored along the axis."""
+    return len(part.phases) == 1 and not part.stores
+
+
+def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
+    """Reductions of equal pieces of each row, and a launch that joins the pieces in order."""
+    (part,) = kernel.parts
+    assert isinstance(part, Reduce) and can_split(part)
+    assert isinstance(part.axis.extent, int) and part.axis.extent % splits == 0
+    size = part.axis.extent // splits
+    split = Axis("_split", splits)
+    rows = (*part.rows, split)
+    row = _row_major(rows)
+    shape = tuple(a.extent for a in rows)
+    to = {part.axis.name: symbol("_split") * size + symbol(part.axis.name)}
+    params: list[Param] = []
+    stores: list[Store] = []
+
+    def keep(name: str, dtype: DType) -> Load:
+        """Store a result of a piece; -> how the second launch loads it."""
+        number = len(kernel.params) + len(params)
+        params.append(Param(TensorType(shape, dtype), True))
+        stores.append(Store(number, row, Ref(name, dtype)))
+        return Load(number, row, dtype)
+
+    first_phase: list[Reduction] = []
+    joins: list[Reduction] = []
+    refs: dict[str, Element] = {}
+    for r in part.phases[0]:
+        value = replaced(r.value, to)
+        first_phase.append(replace(r, value=value))
+        loaded = keep(r.name, r.dtype)
+        if r.op not in ("argmax", "argmin"):
+            joins.append(replace(r, value=loaded))
+            continue
+        # which piece wins, by its best value; then where the best lies in that piece
+        best = Reduction(f"{r.name}_best", r.op.removeprefix("arg"), value, r.value.dtype)
+        first_phase.append(best)
+        winner = Ref(f"{r.name}_piece", r.dtype)
+        joins.append(Reduction(winner.name, r.op, keep(best.name, best.dtype), r.dtype))
+        piece = f"_{r.name}"
+        inside = replace(
+            loaded,
+            offset=substitute(loaded.offset, {"_split": symbol(piece)}),
+            indirect=((piece, winner),),
+        )
+        start = Apply("mul", (winner, Const(size, r.dtype)), r.dtype)
+        refs[r.name] = Apply("add", (start, inside), r.dtype)
+    first = Reduce(rows, Axis(part.axis.name, size), (tuple(first_phase),), tuple(stores), ())
+    row_stores = tuple(_with_refs(s, refs) for s in part.row_stores)
+    second = Reduce(part.rows, split, (tuple(joins),), row_stores, ())
+    names = tuple(f"piece{i}" for i in range(len(params)))
+    inputs = tuple(replace(p, is_written=False) for p in params)
+    return (
+        Piece(replace(kernel, params=(*kernel.params, *params), parts=(first,)), names, "_split"),
+        Piece(replace(kernel, params=(*kernel.params, *inputs), parts=(second,)), names, "_join"),
     )
 
 

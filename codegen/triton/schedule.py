@@ -13,12 +13,16 @@ class PointwiseSchedule:
 
 @dataclass(frozen=True)
 class ReduceSchedule:
-    """`rows` rows a program; the axis in one tile (`is_persistent`) or in steps of `block`."""
+    """`rows` rows a program; the axis in one tile (`is_persistent`) or in steps of `block`.
+
+    `splits` > 1: each row is cut into that many equal pieces, joined by a launch after.
+    """
 
     rows: int
     block: int
     is_persistent: bool
     num_warps: int = 4
+    splits: int = 1
 
 
 @dataclass(frozen=True)

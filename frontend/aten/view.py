@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...ir.dim import Dim, Expr, minimum, mod
+from ...ir.dim import Dim, Expr, maximum, minimum, mod
 from ...ir.graph import Value
 from ..importer import Call, Declined, handles
 
@@ -99,9 +99,7 @@ def bound(call: Call, index: Dim | None, size: Dim, default: Dim) -> Dim:
             index = size + index
     facts = call.facts
     if not facts.proved_le(0, index):
-        if not facts.proved_le(index, 0):
-            raise Declined(f"a slice bound {index} that may be negative or not")
-        index = 0
+        index = 0 if facts.proved_le(index, 0) else maximum(index, 0)
     return index if facts.proved_le(index, size) else minimum(index, size)
 
 

@@ -52,8 +52,10 @@ def _sample_row(logits, temperature, top_k, top_p, seed, step) -> int:
     return int(np.argmax(np.where(keep, scaled + noise, -np.inf)))
 
 
-def hash_uniform(seed: int, step: int, count: int) -> np.ndarray:
-    """`count` floats in (0, 1): element i is a hash of (seed, step, i), by 32-bit mixing.
+def hash_uniform(seed: int, step: int, tokens: int | np.ndarray) -> np.ndarray:
+    """A float in (0, 1) for each token: a hash of (seed, step, token), by 32-bit mixing.
+
+    `tokens` are their numbers (u32), or how many there are, from 0.
 
     Chosen over a generator with state because any kernel can compute element i alone, the same on
     every device. The mixer is the `lowbias32` construction (two multiply-xorshift rounds), applied
@@ -62,14 +64,16 @@ def hash_uniform(seed: int, step: int, count: int) -> np.ndarray:
     key = np.uint32(_mix(np.uint32(seed & 0xFFFFFFFF)))
     key = _mix(key ^ np.uint32((seed >> 32) & 0xFFFFFFFF))
     key = _mix(key ^ np.uint32(step & 0xFFFFFFFF))
-    bits = _mix(np.arange(count, dtype=np.uint32) ^ key)
+    if not isinstance(tokens, np.ndarray):
+        tokens = np.arange(tokens, dtype=np.uint32)
+    bits = _mix(tokens ^ key)
     bits = _mix(bits + key)
     return ((bits >> np.uint32(8)).astype(np.float64) + 0.5) / 2**24
 
 
-def gumbel(seed: int, step: int, count: int) -> np.ndarray:
-    """Standard Gumbel noise: -log(-log(u))."""
-    return -np.log(-np.log(hash_uniform(seed, step, count)))
+def gumbel(seed: int, step: int, tokens: int | np.ndarray) -> np.ndarray:
+    """Standard Gumbel noise: -log(-log(u)), with u as `hash_uniform` gives it."""
+    return -np.log(-np.log(hash_uniform(seed, step, tokens)))
 
 
 def _mix(x):

@@ -10,7 +10,7 @@ import tilewright as package
 from tilewright.cli import console
 from tilewright.ir.errors import ShapeError
 
-VERBS = ["opt", "doctor"]
+VERBS = ["generate", "chat", "compile", "inspect", "opt", "doctor", "demo"]
 
 
 def test_help_lists_every_verb(tilewright):
@@ -110,6 +110,20 @@ def test_a_reader_that_leaves_is_no_error():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode in (0, 141)  # 0 where it was faster than the reader's end
     assert done.stderr == ""
+
+
+def test_a_long_error_is_kept_to_one_screen(capsys, monkeypatch):
+    error = ShapeError("many", facts="\n".join(f"fact {i} " + "x" * 5000 for i in range(500)))
+    end_of(failing(error))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == console.MAX_LINES + 1
+    assert max(map(len, lines)) < console.MAX_COLUMNS + 40
+    assert lines[1].endswith("... (5009 characters)")
+    assert "  ... (441 lines left out, --debug shows them)" in lines
+    assert lines[-1].startswith("  fact 499")
+    monkeypatch.setattr(console, "_debug", True)
+    end_of(failing(error))
+    assert str(error) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,37 @@ def test_a_model_without_the_hook_is_written_out():
         np.testing.assert_allclose(ours(captured, ids), eager(model, ids), rtol=1e-9, atol=1e-11)
 
 
+def test_a_rotary_table_chosen_by_position():
+    """Phi-3 with long context writes the table it chose into a buffer; no state remains."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+        "original_max_position_embeddings": 16,
+    }
+    config = transformers.Phi3Config(**COMMON, rope_parameters=rope)
+    config.original_max_position_embeddings = 16
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    captured = capture_causal_lm(model)
+    assert captured.graph.states == ()
+    for length in (8, 33):
+        ids = torch.randint(0, 97, (1, length))
+        with torch.no_grad():
+            expected = model(input_ids=ids, use_cache=False).logits.numpy()
+        np.testing.assert_allclose(ours(captured, ids), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rotary_scaling_that_branches_on_positions_is_refused():
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.LlamaConfig(**COMMON, rope_parameters=rope)
+    )
+    with pytest.raises(UnsupportedModel, match=r"depends on the values(.|\n)*seq_len >"):
+        capture_causal_lm(model)
+
+
 # ---- folders -----------------------------------------------------------------------------------
 
 

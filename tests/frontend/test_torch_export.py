@@ -233,24 +233,23 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("condition", "lo", "hi", "multiple"),
+    ("condition", "lo", "hi"),
     [
-        (lambda n: n == 1, 2, None, 1),
-        (lambda n: n > 1, 2, None, 1),
-        (lambda n: n > 3, 4, None, 1),
-        (lambda n: n < 100, 1, 99, 1),
-        (lambda n: 2 * n + 1 >= 8, 4, None, 1),
-        (lambda n: n % 3 == 0, 3, None, 3),
-        (lambda n: n >= 1, 1, None, 1),
+        (lambda n: n == 1, 2, None),
+        (lambda n: n > 1, 2, None),
+        (lambda n: n > 3, 4, None),
+        (lambda n: n < 100, 1, 99),
+        (lambda n: 2 * n + 1 >= 8, 4, None),
+        (lambda n: n >= 1, 1, None),
     ],
 )
-def test_a_branch_on_a_size_narrows_the_range(condition, lo, hi, multiple):
+def test_a_branch_on_a_size_narrows_the_range(condition, lo, hi):
     """The traced side holds only where the branch goes the same way; that becomes the range."""
     module = Branches(condition)
     x = torch.randn(6, 2)
     imported = import_module(module, (x,), dynamic_shapes=({0: Dim("n")},))
     n = imported.graph.symbols["n"]
-    assert (n.lo, n.hi, n.multiple) == (lo, hi, multiple)
+    assert (n.lo, n.hi) == (lo, hi)
     assert bool(imported.notes) == ((lo, hi) != (1, None))
     for size in {lo, 6, hi or 12}:
         x = torch.randn(size, 2)
@@ -302,6 +301,65 @@ def test_a_fixed_size_where_a_dynamic_one_was_asked_for():
 
     with pytest.raises(DimError, match="fixed size where a dynamic one was asked for"):
         import_module(Fixed(), (torch.randn(6, 4),), dynamic_shapes=({0: Dim("n")},))
+
+
+def test_a_size_that_must_be_a_multiple():
+    """n becomes 3 * n_by_3, so that a reshape by the quotient is exact."""
+
+    class Triples(nn.Module):
+        def forward(self, x):
+            n = x.shape[0]
+            return x.view(n // 3, 3, 2).sum(1) if n % 3 == 0 else x
+
+    module, x = Triples(), torch.randn(6, 2)
+    imported = import_module(module, (x,), dynamic_shapes=({0: Dim("n", max=20)},))
+    (symbol,) = imported.graph.symbols.values()
+    assert (symbol.name, symbol.lo, symbol.hi, symbol.hint) == ("n_by_3", 1, 6, 2)
+    assert [str(d) for d in imported.graph.inputs[0].shape] == ["3*n_by_3", "2"]
+    assert imported.notes == ("n is a multiple of 3: it is 3*n_by_3",)
+    x = torch.randn(12, 2)
+    np.testing.assert_allclose(run(imported, x)[0], module(x), rtol=1e-5)
+    with pytest.raises(DimError, match="no whole n_by_3 fits"):
+        run(imported, torch.randn(7, 2))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:5],
+        lambda x: x[2:],
+        lambda x: x[-3:],
+        lambda x: x[:-2],
+        lambda x: x[1:4],
+        lambda x: x[-4:-1],
+        lambda x: x[3:2],
+        lambda x: x[::2],
+        lambda x: x[1::3],
+        lambda x: x[: x.shape[0] // 2],
+        lambda x: x[x.shape[0] // 2 :],
+        lambda x: x[: x.shape[0] - 1],
+    ],
+)
+def test_slices_of_an_axis_of_unknown_size(function):
+    class Slice(nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    module = Slice()
+    imported = import_module(module, (torch.randn(9, 2),), dynamic_shapes=({0: Dim("n")},))
+    assert imported.graph.symbols["n"].lo == 1
+    for n in (1, 2, 3, 4, 5, 8):
+        x = torch.randn(n, 2)
+        np.testing.assert_array_equal(run(imported, x)[0], function(x).double())
+
+
+def test_a_number_of_parts_that_depends_on_the_size_is_refused():
+    class Split(nn.Module):
+        def forward(self, x):
+            return x.split(3)[0]
+
+    with pytest.raises(DimError, match=r"not proved(.|\n)*slice up to 3 of an axis of n"):
+        import_module(Split(), (torch.randn(8, 2),), dynamic_shapes=({0: Dim("n")},))
 
 
 def test_a_branch_on_one_size_makes_it_fixed():

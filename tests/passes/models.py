@@ -1,6 +1,7 @@
 """Language models written by hand in the IR, the way a capture of Hugging Face code comes out."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewright.ir.builder import Builder
 from tilewright.ir.graph import Graph, Value
@@ -59,9 +60,7 @@ class Decoder:
     def cos_sin(self, position_ids: Value) -> tuple[Value, Value]:
         b, size = self.b, (self.c.rotary_dim or self.c.head_dim)
         inv_freq = self.weight("rotary.inv_freq", size // 2)
-        wide = b.broadcast_to(
-            b.reshape(inv_freq, shape=(1, size // 2, 1)), shape=(1, size // 2, 1)
-        )
+        wide = b.broadcast_to(b.reshape(inv_freq, shape=(1, size // 2, 1)), shape=(1, size // 2, 1))
         at = b.cast(b.reshape(position_ids, shape=(1, 1, self.t)), dtype=f32)
         freqs = b.transpose(b.matmul(wide, at), perm=(0, 2, 1))
         emb = b.concat(freqs, freqs, axis=-1)
@@ -93,9 +92,7 @@ class Decoder:
         if c.fused_linears:
             qkv = self.linear(x, f"{name}.qkv_proj", q_size + 2 * kv_size)
             edges = (0, q_size, q_size + kv_size, q_size + 2 * kv_size)
-            q, k, v = (
-                b.slice(qkv, axis=2, start=i, stop=j) for i, j in zip(edges, edges[1:])
-            )
+            q, k, v = (b.slice(qkv, axis=2, start=i, stop=j) for i, j in pairwise(edges))
         else:
             q = self.linear(x, f"{name}.q_proj", q_size, c.qkv_bias)
             k = self.linear(x, f"{name}.k_proj", kv_size, c.qkv_bias)

@@ -14,7 +14,7 @@ import pytest
 from tilewright import passes
 from tilewright.ir.parse import parse_graph
 from tilewright.ir.text import print_graph
-from tilewright.passes import differential
+from tilewright.passes import differential, random_inputs
 
 FOLDER = Path(__file__).parent
 CASES, PARTS = "=====\n", "-----\n"
@@ -85,13 +85,13 @@ def write(case: Case, actual: str) -> None:
 
 
 def compare_numbers(graph, result) -> None:
-    weights = differential.random_weights(graph, seed=1)
+    weights = random_inputs.random_weights(graph, seed=1)
     after = weights
     if result.prepare is not None:
         after = differential.prepared(result.graph, result.prepare, weights)
-    for binding in differential.bindings(graph):
+    for binding in random_inputs.bindings(graph):
         for scale in differential.SCALES:
-            arguments = differential.random_arguments(graph, binding, scale, seed=2)
+            arguments = random_inputs.random_arguments(graph, binding, scale, seed=2)
             expected = differential.run(graph, arguments, weights)
             actual = differential.run(result.graph, arguments, after)
             assert len(actual) == len(expected)

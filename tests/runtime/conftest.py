@@ -5,7 +5,19 @@ import json
 import numpy as np
 import pytest
 
-from tilewright.ir.layout import CONTEXT_LENS, LOGIT_ROWS, PAGE_TABLE, QUERY_STARTS, SLOTS
+from tilewright.ir.layout import (
+    CONTEXT_LENS,
+    LOGIT_ROWS,
+    PAGE_TABLE,
+    QUERY_STARTS,
+    SEED,
+    SLOTS,
+    STEP,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+)
+from tilewright.ir.ops.sampling import sample
 from tilewright.runtime.batch import INPUT_IDS, POSITION_IDS, Sizes, make_batch, sizes_of
 from tilewright.runtime.engine import Engine, EngineConfig
 from tilewright.runtime.runner import StepResult
@@ -20,17 +32,32 @@ class HashModel:
     an AssertionError.
     """
 
-    def __init__(self, num_pages=64, page_size=4, vocab_size=97, pad=lambda sizes: sizes):
+    def __init__(self, num_pages=64, page_size=4, vocab_size=97, pad=lambda s: s, samples=False):
         self.num_pages, self.page_size, self.vocab_size = num_pages, page_size, vocab_size
         self.cache = np.full((num_pages, page_size, 2), -1, np.int64)
         self.pad = pad
+        self.samples = samples
         self.steps: list[Sizes] = []
+        self.reads = 0  # steps whose logits were looked at
+
+    def reserve(self, max_tokens, max_seqs, context_len):
+        self.reserved = (max_tokens, max_seqs, context_len)
 
     def run(self, work):
-        batch = make_batch(work, self.page_size, self.pad(sizes_of(work, self.page_size)))
+        sizes = self.pad(sizes_of(work, self.page_size))
+        batch = make_batch(work, self.page_size, sizes, samples=self.samples)
         self.steps.append(batch.sizes)
         logits = self.compute(**batch.arrays)
-        return StepResult(batch, lambda: logits.argmax(-1), lambda: logits)
+        tokens = logits.argmax(-1)
+        if self.samples:
+            names = (TEMPERATURE, TOP_K, TOP_P, SEED, STEP)
+            tokens = sample.reference(logits, *(batch.arrays[n] for n in names))
+
+        def read():
+            self.reads += 1
+            return logits
+
+        return StepResult(batch, lambda: tokens, read)
 
     def compute(self, **arrays):
         ids, positions = arrays[INPUT_IDS], arrays[POSITION_IDS]
@@ -125,9 +152,17 @@ def _bytes_in_order():
 def make_engine():
     """Build an engine over a HashModel: keyword arguments of the model, then of EngineConfig."""
 
-    def make(num_pages=64, page_size=4, vocab_size=97, pad=lambda s: s, tokenizer=None, **config):
+    def make(
+        num_pages=64,
+        page_size=4,
+        vocab_size=97,
+        pad=lambda s: s,
+        samples=False,
+        tokenizer=None,
+        **config,
+    ):
         config = {"context_len": 1000, "max_num_seqs": 8, "max_num_batched_tokens": 16} | config
-        model = HashModel(num_pages, page_size, vocab_size, pad)
+        model = HashModel(num_pages, page_size, vocab_size, pad, samples)
         return Engine(model, EngineConfig(**config), tokenizer)
 
     return make

@@ -222,10 +222,10 @@ def test_a_changed_byte_in_a_zip_is_noticed(tmp_path):
 
 def test_missing_and_truncated_files_are_noticed(folder):
     (folder / "weights.safetensors").write_bytes(b"1234")
-    with pytest.raises(ArtifactError, match="weights.safetensors has 4 bytes, written were"):
+    with pytest.raises(ArtifactError, match=r"weights.safetensors has 4 bytes, written were"):
         load_artifact(folder)
     (folder / "weights.safetensors").unlink()
-    with pytest.raises(ArtifactError, match="weights.safetensors is missing"):
+    with pytest.raises(ArtifactError, match=r"weights.safetensors is missing"):
         load_artifact(folder)
 
 
@@ -240,7 +240,7 @@ def test_version_format_and_path(folder, tmp_path):
     with pytest.raises(ArtifactError, match=r"manifest.json is no JSON"):
         load_artifact(folder)
     (folder / "manifest.json").unlink()
-    with pytest.raises(ArtifactError, match="it has no manifest.json"):
+    with pytest.raises(ArtifactError, match=r"it has no manifest.json"):
         load_artifact(folder)
     assert not is_artifact(folder)
     with pytest.raises(ArtifactError, match="no such artifact"):

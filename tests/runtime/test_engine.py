@@ -182,6 +182,20 @@ def test_a_failing_step_ends_what_was_in_it(make_engine, run_all, monkeypatch):
     assert second.output == engine.runner.continuation([2], 5)
 
 
+def test_logits_that_are_no_numbers_fail_alone(make_engine, run_all, monkeypatch):
+    engine = make_engine()
+    good, bad = engine.add([1], greedy(5)), engine.add([66], SamplingParams(max_tokens=5))
+    logits = engine.runner.logits
+    monkeypatch.setattr(
+        engine.runner, "logits", lambda t: logits(t) * (np.nan if t[0] == 66 else 1)
+    )
+    assert bad in engine.step()
+    run_all(engine)
+    assert good.finish_reason == "length"
+    assert bad.finish_reason == "error"
+    assert "97 of 97 are NaN" in str(bad.error)
+
+
 @pytest.mark.parametrize(
     ("prompt", "params", "message"),
     [
@@ -214,6 +228,36 @@ def test_seeded_sampling_does_not_depend_on_the_batch(make_engine, run_all, rng)
         single = alone.add(prompt, one)
         run_all(alone)
         assert single.output == sequence.output
+
+
+def test_a_program_that_samples_is_believed(make_engine, run_all, rng):
+    """The same tokens, whether the program or the engine draws them; logits are not fetched."""
+    given = prompts(rng)
+    params = [
+        SamplingParams(temperature=0.5 * i, top_k=7 * i, top_p=0.95, seed=i, max_tokens=15)
+        for i in range(8)
+    ]
+    outputs = []
+    for samples in (False, True):
+        engine = make_engine(200, samples=samples, pad=bucketed)
+        sequences = [engine.add(p, one) for p, one in zip(given, params)]
+        run_all(engine)
+        outputs.append([s.output for s in sequences])
+        assert (engine.runner.reads == 0) == samples
+    assert outputs[0] == outputs[1]
+    engine = make_engine(samples=True)
+    penalized = engine.add([1], SamplingParams(seed=1, repetition_penalty=1.5, max_tokens=9))
+    other = make_engine()
+    expected = other.add([1], penalized.params)
+    run_all(engine)
+    run_all(other)
+    assert engine.runner.reads == 9
+    assert penalized.output == expected.output
+
+
+def test_memory_is_reserved_at_the_start(make_engine):
+    engine = make_engine(num_pages=5, page_size=4, max_num_seqs=3, max_num_batched_tokens=7)
+    assert engine.runner.reserved == (7, 3, 20)
 
 
 def test_unseeded_requests_differ_but_an_engine_repeats(make_engine, run_all):

@@ -116,8 +116,10 @@ def test_defaults_are_those_callers_know():
     params = SamplingParams()
     assert (params.temperature, params.top_p, params.max_tokens) == (1.0, 1.0, 16)
     assert not params.is_greedy
-    assert params.reads_logits
-    assert not SamplingParams(temperature=0).reads_logits
+    assert params.is_plain
+    assert not SamplingParams(min_p=0.1).is_plain
+    assert not SamplingParams(temperature=0, logprobs=0).is_plain
+    assert not SamplingParams(logit_bias={1: 1.0}).is_plain
     assert SamplingParams(top_k=-1).top_k == 0
     assert SamplingParams(stop="x").stop == ("x",)
     assert replace(params, temperature=0).is_greedy

@@ -181,5 +181,5 @@ def test_broken_templates_and_tokenizers(make_tokenizer):
 
 @pytest.mark.parametrize("messages", [[], ["Hi"], [{"content": "Hi"}], [{"role": 1}]])
 def test_messages_are_checked(make_tokenizer, messages):
-    with pytest.raises(RequestError, match="the conversation is empty|is not a message"):
+    with pytest.raises(RequestError, match=r"the conversation is empty|is not a message"):
         make_tokenizer(CHAT).render_chat(messages)

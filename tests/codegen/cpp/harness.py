@@ -89,6 +89,21 @@ class Library:
                 np.testing.assert_allclose(as_wide(got), want, rtol=rtol, atol=atol)
         return outputs[0]
 
+    def check_case(self, name, case, tolerance=1e-5):
+        """A sample of ../triton: kernel, arrays and sizes together."""
+        kernel = case.kernel
+        wanted = expected_of(kernel, case.arrays, case.sizes)
+        outputs = []
+        for threads in (1, 2):
+            got = [np.ascontiguousarray(a).copy() for a in case.arrays]
+            self.run(name, got, case.sizes, threads)
+            outputs.append([a for a, p in zip(got, kernel.params, strict=True) if p.is_written])
+        for one, two, want in zip(*outputs, wanted, strict=True):
+            assert one.tobytes() == two.tobytes(), "the number of threads changed the result"
+            finite = np.abs(want[np.isfinite(want)]) if want.dtype.kind == "f" else np.abs(want)
+            scale = float(finite.max(initial=0))
+            np.testing.assert_allclose(as_wide(one), want, rtol=0, atol=tolerance * scale)
+
 
 def expected_of(kernel: LoopKernel, arrays, dims) -> list[np.ndarray]:
     """What the kernel should write, floats in f64."""

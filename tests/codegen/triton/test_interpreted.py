@@ -108,3 +108,8 @@ def test_attention_variants(interpreter, schedule):
 
 def test_sample(interpreter):
     check(interpreter, samples.sample(), SampleSchedule(128, 1))
+
+
+@pytest.mark.parametrize("splits", [3, 11])
+def test_rows_cut_into_pieces(interpreter, splits):
+    check(interpreter, samples.reductions(), ReduceSchedule(1, 16, True, splits=splits))

@@ -1,0 +1,31 @@
+"""What the switches `dump` and `log` show of a compilation besides the graphs."""
+
+import logging
+import sys
+
+from ..ir import switches
+from ..ir.program import Program
+
+_SUFFIX = {"cpp": ".cpp", "triton": ".py"}
+
+
+def dump_kernels(program: Program) -> None:
+    """With the switch `dump`: each kernel's source, in the folder `kernels` beside the graphs."""
+    folder = switches.get("dump")
+    if folder is None:
+        return
+    folder = folder / "kernels"
+    folder.mkdir(parents=True, exist_ok=True)
+    for kernel in program.kernels.values():
+        (folder / f"{kernel.name}{_SUFFIX[kernel.language]}").write_text(kernel.source)
+
+
+def start_logging() -> None:
+    """With the switch `log`: lines of the chosen topics on standard error."""
+    for topic in switches.get("log"):
+        logger = logging.getLogger(f"tilewright.{topic}")
+        if not logger.handlers:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            logger.addHandler(handler)
+        logger.setLevel(logging.INFO)

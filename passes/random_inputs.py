@@ -1,0 +1,100 @@
+"""Small random inputs for any graph: what the differential check and tests run the reference on."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..ir.dim import evaluate as evaluate_dim
+from ..ir.graph import Graph, Value
+from ..ir.layout import CONTEXT_LENS, LOGIT_ROWS, PAGE_TABLE, QUERY_STARTS, SLOTS
+
+LARGEST = 7  # an odd size for every symbol without an upper bound
+
+
+def bindings(graph: Graph) -> list[dict[str, int]]:
+    """Values for the symbols: each at its least, at a small odd size, at its bound when small."""
+    least, odd, most = {}, {}, {}
+    for s in graph.symbols.values():
+        step = s.multiple
+        low = -(-s.lo // step) * step
+        high = low + LARGEST * step if s.hi is None else s.hi // step * step
+        least[s.name] = low
+        odd[s.name] = min(-(-max(s.lo, 5) // step) * step, high)
+        most[s.name] = min(high, low + LARGEST * step)
+    found = [least, odd, most]
+    return [_with_room(graph, b) for b in found] if is_paged(graph) else found
+
+
+def random_weights(graph: Graph, seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
+    """Standard-normal weights (small integers for integer ones)."""
+    rng = np.random.default_rng(seed)
+    return {v.name or "": random_array(rng, v, {}, scale) for v in graph.weights}
+
+
+def random_arguments(
+    graph: Graph, binding: Mapping[str, int], scale: float, seed: int
+) -> dict[str, np.ndarray]:
+    """Inputs and states. The metadata of a paged program's batch is made consistent."""
+    rng = np.random.default_rng(seed + 1)
+    arrays = {
+        v.name or "": random_array(rng, v, binding, scale) for v in (*graph.inputs, *graph.states)
+    }
+    if is_paged(graph):
+        arrays.update(random_batch(rng, graph, binding))
+    return arrays
+
+
+def random_array(
+    rng: np.random.Generator, value: Value, binding: Mapping[str, int], scale: float
+) -> np.ndarray:
+    """An array of the value's type."""
+    shape = [evaluate_dim(d, binding) for d in value.shape]
+    if value.dtype.is_float:
+        return (rng.standard_normal(shape) * scale).astype(value.dtype.numpy)
+    # indices of a table of any size: 0 and 1 are in range in nearly every graph
+    return rng.integers(0, 2, shape).astype(value.dtype.numpy)
+
+
+# ---- batches of paged programs -------------------------------------------------------------
+
+
+def is_paged(graph: Graph) -> bool:
+    """Whether the graph takes the metadata of a batch (see ir/layout.py)."""
+    names = {v.name for v in graph.inputs}
+    return {SLOTS, PAGE_TABLE, QUERY_STARTS, CONTEXT_LENS} <= names
+
+
+def _page_size(graph: Graph) -> int:
+    return next(int(s.shape[3]) for s in graph.states if s.type.rank == 5)  # type: ignore[arg-type]
+
+
+def _with_room(graph: Graph, binding: Mapping[str, int]) -> dict[str, int]:
+    """Sizes at which every sequence has pages for its tokens."""
+    tokens = max(v for v in binding.values())
+    width = -(-tokens // _page_size(graph)) + 1
+    sizes = {**binding, "width": width}
+    return {**sizes, "pages": sizes.get("seqs", 1) * width}
+
+
+def random_batch(
+    rng: np.random.Generator, graph: Graph, binding: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """A mix of sequences: new tokens dealt out at random, some cached before, pages shuffled."""
+    page_size = _page_size(graph)
+    (slots,) = (v for v in graph.inputs if v.name == SLOTS)
+    tokens = evaluate_dim(slots.shape[0], binding)
+    seqs, width = binding["seqs"], binding["width"]
+    counts = np.bincount(rng.integers(0, seqs, tokens), minlength=seqs)
+    room = width * page_size - counts
+    context = counts + rng.integers(0, np.minimum(room, page_size) + 1)
+    table = rng.permutation(binding["pages"])[: seqs * width].reshape(seqs, width)
+    places = [
+        table[s, at // page_size] * page_size + at % page_size
+        for s in range(seqs)
+        for at in range(context[s] - counts[s], context[s])
+    ]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    batch = {SLOTS: places, PAGE_TABLE: table, QUERY_STARTS: starts, CONTEXT_LENS: context}
+    if any(v.name == LOGIT_ROWS for v in graph.inputs):
+        batch[LOGIT_ROWS] = rng.integers(0, tokens, binding["rows"])
+    return {name: np.asarray(a, np.int32) for name, a in batch.items()}

@@ -1,0 +1,32 @@
+"""Any pass of the demonstration is reproduced from the text that was dumped before it."""
+
+import pytest
+
+from tilewright import passes
+from tilewright.cli.demo_model import demo_path
+from tilewright.ir.parse import parse_graph
+from tilewright.ir.text import print_graph
+from tilewright.ir.types import bf16
+from tilewright.passes.pipelines import language_model
+
+
+@pytest.mark.slow
+def test_each_pass_of_the_demo_from_its_dump(tilewright, tmp_path):
+    from tilewright.frontend.huggingface import capture_causal_lm
+
+    captured = capture_causal_lm(demo_path())
+    pipeline = language_model(bf16, max_tokens=8192)
+    passes.run(captured.graph, pipeline, check=0, dump=tmp_path)
+    before = tmp_path / "00-input.ir"
+    for number, each in enumerate(pipeline, 1):
+        after = tmp_path / f"{number:02}-{each.name}.ir"
+        expected = print_graph(parse_graph((after if after.exists() else before).read_text()))
+        again = passes.parse_pipeline(str(each))  # the text that `opt --passes` takes
+        assert again == (each,)
+        result = passes.run(parse_graph(before.read_text()), again, check=0)
+        assert print_graph(result.graph) == expected, f"{each} differs when run on {before.name}"
+        if each.name in ("page-kv", "partition"):
+            done = tilewright("opt", before, "--passes", str(each), "--check", "0")
+            assert done.stdout == expected, done.stderr
+        before = after if after.exists() else before
+    assert before.name.endswith("plan-memory.ir")

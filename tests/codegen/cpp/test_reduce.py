@@ -1,0 +1,135 @@
+"""Reduce kernels: every reduction, several at once, NaN, infinities, empty and long rows."""
+
+import numpy as np
+import pytest
+from tilewright.codegen.loops import (
+    Apply, Axis, Cast, Const, Load, LoopKernel, Param, Reduce, Reduction, Ref, Store,
+)  # fmt: skip
+from tilewright.ir.dim import symbol
+from tilewright.ir.types import TensorType, bool_, f32, f64, i32, i64
+
+from ..triton import samples
+from .harness import Library
+
+n, w, i, r = (symbol(s) for s in ("n", "w", "i", "r"))
+FLOAT_OPS = ("sum", "max", "min", "prod", "argmax", "argmin")
+RESULT = {"argmax": i64, "argmin": i64}
+
+
+def one_of_each(dtype, ops) -> LoopKernel:
+    """Rows [n, w]: every reduction in one phase, each into its own output."""
+    x = Load(0, i * w + r, dtype)
+    kinds = [RESULT.get(op, i64 if dtype == i32 and op in ("sum", "prod") else dtype) for op in ops]
+    phase = tuple(Reduction(f"red{k}", op, x, t) for k, (op, t) in enumerate(zip(ops, kinds)))
+    stores = tuple(Store(1 + k, i, Ref(f"red{k}", t)) for k, t in enumerate(kinds))
+    params = (Param(TensorType((n, w), dtype), False),)
+    params += tuple(Param(TensorType((n,), t), True) for t in kinds)
+    part = Reduce((Axis("i", n),), Axis("r", w), (phase,), stores, ())
+    return LoopKernel(params, (part,), ("n", "w"), "reduce")
+
+
+def softmax() -> LoopKernel:
+    x = Load(0, i * w + r, f32)
+    top = Reduction("red0", "max", x, f32)
+    e = Apply("exp", (Apply("sub", (x, Ref("red0", f32)), f32),), f32)
+    total = Reduction("red1", "sum", e, f32)
+    store = Store(1, i * w + r, Apply("div", (e, Ref("red1", f32)), f32))
+    t = TensorType((n, w), f32)
+    part = Reduce((Axis("i", n),), Axis("r", w), ((top,), (total,)), (), (store,))
+    return LoopKernel((Param(t, False), Param(t, True)), (part,), ("n", "w"), "reduce")
+
+
+@pytest.fixture(scope="module")
+def library():
+    return Library(
+        {
+            "of_f32": one_of_each(f32, FLOAT_OPS),
+            "of_f64": one_of_each(f64, FLOAT_OPS),
+            "of_i32": one_of_each(i32, FLOAT_OPS),
+            "of_bool": one_of_each(bool_, ("any", "all", "argmax", "max")),
+            "softmax": softmax(),
+            "mean_square": mean_square(),
+            **{k: c.kernel for k, c in cases().items()},
+        }
+    )
+
+
+def mean_square() -> LoopKernel:
+    """No outer axis, and a value converted on the way."""
+    x = Cast(Load(0, r, i32), f32)
+    square = Reduction("red0", "sum", Apply("mul", (x, x), f32), f32)
+    mean = Apply("mul", (Ref("red0", f32), Const(0.5, f32)), f32)
+    params = (Param(TensorType((w,), i32), False), Param(TensorType((), f32), True))
+    part = Reduce((), Axis("r", w), ((square,),), (Store(1, 0, mean),), ())
+    return LoopKernel(params, (part,), ("w",), "reduce")
+
+
+def cases():
+    return {
+        **{name: samples.norm(name) for name in ("rms_norm", "layer_norm")},
+        "many": samples.reductions(),
+        "columns": samples.columns(),
+    }
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 511, 513, 3000])
+@pytest.mark.parametrize("rows", [0, 1, 3, 17])
+def test_every_reduction(library, rng, rows, width):
+    x = rng.standard_normal((rows, width))
+    sizes = {"n": rows, "w": width}
+    library.check("of_f32", [x.astype(np.float32)], sizes, rtol=1e-5, atol=1e-4)
+    library.check("of_f64", [x], sizes, rtol=1e-12, atol=1e-12)
+    library.check("of_i32", [rng.integers(-9, 9, (rows, width)).astype(np.int32)], sizes, exact=True)
+    library.check("of_bool", [rng.integers(0, 2, (rows, width)).astype(bool)], sizes, exact=True)
+    library.check("softmax", [x.astype(np.float32)], sizes)
+
+
+def test_nan_and_infinities(library):
+    inf, nan = np.inf, np.nan
+    x = np.array([[1, nan, 3], [nan, nan, 1], [inf, 1, inf], [-inf, -inf, -inf], [2, 2, -inf]])
+    for name, dtype in (("of_f32", np.float32), ("of_f64", np.float64)):
+        got = library.check(name, [x.astype(dtype)], {"n": 5, "w": 3})
+        np.testing.assert_array_equal(got[4], [1, 0, 0, 0, 0])
+        np.testing.assert_array_equal(got[5], [1, 0, 1, 0, 2])
+        np.testing.assert_array_equal(got[1], [nan, nan, inf, -inf, 2])
+
+
+def test_first_of_equals_across_stretches(library):
+    x = np.zeros((2, 2000), np.float32)
+    x[0, [700, 1500]] = 1
+    x[1, [600, 1900]] = np.nan
+    got = library.check("of_f32", [x], {"n": 2, "w": 2000})
+    np.testing.assert_array_equal(got[4], [700, 600])
+
+
+def test_an_empty_axis(library):
+    with np.errstate(all="ignore"):
+        outputs = [np.full(2, 7, p.type.dtype.numpy) for p in library.kernels["of_f32"].params[1:]]
+        library.run("of_f32", [np.zeros((2, 0), np.float32), *outputs], {"n": 2, "w": 0})
+    assert [o[0] for o in outputs[:4]] == [0, -np.inf, np.inf, 1]
+
+
+def test_long_sums_are_accurate(library, rng):
+    x = (rng.standard_normal((1, 1_000_003)) + 1).astype(np.float32)
+    outputs = [np.zeros(1, p.type.dtype.numpy) for p in library.kernels["of_f32"].params[1:]]
+    library.run("of_f32", [x, *outputs], {"n": 1, "w": x.size})
+    assert abs(outputs[0][0] / x.astype(np.float64).sum() - 1) < 1e-6
+    assert outputs[4][0] == x.argmax()
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_one_long_row_is_shared_among_threads_with_the_same_bits(library, rng, threads):
+    for width in (40_000, 300_001):
+        x = rng.standard_normal((1, width)).astype(np.float32)
+        results = []
+        for count in (1, threads):
+            outputs = [np.zeros(1, p.type.dtype.numpy) for p in library.kernels["of_f32"].params[1:]]
+            library.run("of_f32", [x, *outputs], {"n": 1, "w": width}, count)
+            results.append([o.tobytes() for o in outputs])
+        assert results[0] == results[1]
+
+
+def test_lowered_groups(library):
+    for name, case in cases().items():
+        library.check_case(name, case)
+    library.check("mean_square", [np.arange(7, dtype=np.int32)], {"w": 7})

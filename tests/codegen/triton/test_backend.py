@@ -1,0 +1,109 @@
+"""The back end as `build` uses it: buckets, shared kernels, workspaces, parallel compilation."""
+
+import pytest
+from tilewright.codegen.triton import pool
+from tilewright.codegen.triton.backend import TritonBackend
+from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.triton.scalars import TABLE
+from tilewright.ir.dim import evaluate
+from tilewright.ir.errors import BuildError
+from tilewright.ir.scalar import FUNCTIONS
+from tilewright.ir.target import get_target
+from tilewright.ir.types import bf16
+
+from . import samples
+
+pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
+
+TARGET = get_target("sm_90")
+
+
+def test_every_function_has_a_text():
+    assert TABLE.keys() == FUNCTIONS.keys()
+
+
+CASES = [
+    samples.linear(4, dtype=bf16),
+    samples.attention([1, 1], [3, 9], dtype=bf16),
+    samples.reductions(3, 32768),
+    samples.rope_append(),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_buckets_cover_every_size_once(case):
+    select, buckets = choices(case.kernel, TARGET)
+    for (_, hi, _), (lo, _, _) in zip(buckets, buckets[1:]):
+        assert lo == hi + 1
+    for t in (1, 2, 16, 17, 64, 65, 512):
+        for seqs in {1, t}:
+            value = evaluate(select, {"t": t, "seqs": seqs, "pages": 9, "width": 9})
+            assert sum(lo <= value and (hi is None or value <= hi) for lo, hi, _ in buckets) == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_launch_has_a_variant_for_every_bucket(case):
+    _, buckets = choices(case.kernel, TARGET)
+    planned = TritonBackend(TARGET).launches(case.kernel, "0" * 64)
+    for launch in planned.launches:
+        assert [(v.lo, v.hi) for v in launch.variants] == [(lo, hi) for lo, hi, _ in buckets]
+        for variant in launch.variants:
+            names = {p for p in variant.params if isinstance(p, str)}
+            assert names <= planned.workspaces.keys()
+    labels = [launch.label for launch in planned.launches]
+    assert labels.count("") == 1
+
+
+def test_workspaces_of_decode_do_not_grow_with_prefill():
+    case = samples.attention([1], [9], dtype=bf16, heads=32, groups=8, size=128)
+    spaces = TritonBackend(TARGET).launches(case.kernel, "0" * 64).workspaces
+    most = sum(evaluate(t.nbytes, {"t": 4096, "seqs": 1}) for t in spaces.values())
+    assert most < 100e6
+
+
+def test_equal_kernels_are_compiled_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "tilewright.codegen.triton.backend.compile_all",
+        lambda launches, target, done: asked.extend(e.name for e in launches) or [],
+    )
+    backend = TritonBackend(TARGET)
+    for key in ("a" * 64, "b" * 64):  # two groups whose graphs differ and whose code does not
+        backend.launches(samples.rope_append().kernel, key)
+    backend.finish()
+    assert len(asked) == len(set(asked)) == len(choices(samples.rope_append().kernel, TARGET)[1])
+
+
+@pytest.mark.slow
+def test_processes_compile_what_one_does(monkeypatch):
+    monkeypatch.setattr(pool, "_cores", lambda: 2)
+    monkeypatch.setattr(pool, "WORTH_A_PROCESS", 1)
+    backend = TritonBackend(TARGET)
+    backend.launches(samples.linear(4, dtype=bf16).kernel, "0" * 64)
+    started = []
+    start = pool._start
+    monkeypatch.setattr(pool, "_start", lambda: started.append(start()) or started[-1])
+    together, blobs = backend.finish()
+    assert len(started) == 2
+    assert all(p.returncode is not None for p in started)
+    monkeypatch.setattr(pool, "WORTH_A_PROCESS", 100)
+    alone, _ = backend.finish()
+    assert together == alone
+    assert all(blob[:4] == b"\x7fELF" for blob in blobs.values())
+
+
+@pytest.mark.slow
+def test_a_source_that_does_not_compile_is_shown(monkeypatch):
+    monkeypatch.setattr(pool, "_cores", lambda: 2)
+    monkeypatch.setattr(pool, "WORTH_A_PROCESS", 1)
+    backend = TritonBackend(TARGET)
+    backend.launches(samples.linear(4, dtype=bf16).kernel, "0" * 64)
+    for name, item in backend._collected.items():
+        broken = item.emitted.source.replace("tl.store(", "tl.stor(")
+        object.__setattr__(item.emitted, "source", broken)
+        assert name == item.emitted.name
+    with pytest.raises(BuildError, match="Triton could not compile") as caught:
+        backend.finish()
+    assert "stor" in str(caught.value)
+    with open(caught.value.where) as kept:
+        assert "tl.stor(" in kept.read()

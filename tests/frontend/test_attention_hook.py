@@ -1,0 +1,78 @@
+"""What the attention hook describes, and what it leaves to be written out."""
+
+import pytest
+import torch
+
+from tilewright.frontend import attention_hook
+from tilewright.frontend.attention_hook import HookDeclined, MaskMark
+
+masking = pytest.importorskip("transformers.masking_utils")
+
+
+def test_causal_and_window_rules_are_described():
+    causal, window = masking.causal_mask_function, masking.sliding_window_causal_mask_function
+    assert attention_hook.describe_mask(mask_function=causal) == MaskMark(None)
+    assert attention_hook.describe_mask(mask_function=window(64)) == MaskMark(64)
+    both = masking.and_masks(window(64), window(16))
+    assert attention_hook.describe_mask(mask_function=both) == MaskMark(16)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (masking.bidirectional_mask_function, "is not known"),
+        (masking.or_masks(masking.causal_mask_function, lambda *_: True), "or_mask"),
+        (masking.sliding_window_overlay(8), "not causal"),
+        (
+            masking.and_masks(masking.causal_mask_function, lambda b, h, q, k: k > 0),
+            "is not known",
+        ),
+        (masking.chunked_causal_mask_function(8, torch.zeros(1, dtype=torch.int64)), "chunked"),
+    ],
+)
+def test_other_rules_are_declined(rule, message):
+    with pytest.raises(HookDeclined, match=message):
+        attention_hook.describe_mask(mask_function=rule)
+
+
+CAUSAL = MaskMark(None)
+
+
+def call(mask=CAUSAL, **options):
+    q, k = torch.zeros(1, 4, 3, 8, device="meta"), torch.zeros(1, 2, 3, 8, device="meta")
+    return attention_hook.attention(torch.nn.Identity(), q, k, k, mask, **options)
+
+
+def test_the_hook_gives_transformers_layout():
+    output, weights = call(scaling=0.5, softcap=30.0, position_ids=torch.zeros(1, 3))
+    assert output.shape == (1, 3, 4, 8)
+    assert weights is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask": torch.zeros(1, 1, 3, 3)}, "a mask that it made by itself"),
+        ({"mask": None}, "a mask that it made by itself"),
+        ({"dropout": 0.1}, "dropout"),
+        ({"is_causal": False}, "both directions"),
+        ({"s_aux": torch.zeros(4)}, "passes s_aux"),
+        ({"position_bias": torch.zeros(4)}, "passes position_bias"),
+    ],
+)
+def test_what_the_operation_cannot_express_is_declined(options, message):
+    with pytest.raises(HookDeclined, match=message):
+        call(**options)
+
+
+def test_dense_attention_overlooks_no_option():
+    q = torch.randn(1, 4, 3, 8)
+    k = torch.randn(1, 2, 3, 8)
+    module = torch.nn.Identity()
+    output, _ = attention_hook.dense_attention(module, q, k, k, None, scaling=0.3)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q, k.repeat_interleave(2, 1), k.repeat_interleave(2, 1), is_causal=True, scale=0.3
+    )
+    torch.testing.assert_close(output, expected.transpose(1, 2))
+    with pytest.raises(HookDeclined, match="passes softcap"):
+        attention_hook.dense_attention(module, q, k, k, None, softcap=5.0)

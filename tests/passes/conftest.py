@@ -1,0 +1,22 @@
+"""Graphs that several tests of passes share."""
+
+import pytest
+
+from .models import decoder
+
+VARIANTS = {
+    "llama": {},
+    "untied": {"tied": False},
+    "biases": {"qkv_bias": True},
+    "qk_norm": {"qk_norm": True},
+    "gemma": {"gemma": True},
+    "window": {"window": 3},
+    "partial_rotary": {"rotary_dim": 4},
+    "fused_linears": {"fused_linears": True},
+}
+
+
+@pytest.fixture(params=VARIANTS, ids=str)
+def variant(request):
+    """A decoder of two layers, one for each variant."""
+    return decoder(**VARIANTS[request.param])

@@ -1,0 +1,154 @@
+"""The proof that tokens meet in attention only, and what it refuses."""
+
+import pytest
+
+from tilewright import passes
+from tilewright.ir.builder import Builder
+from tilewright.ir.errors import UnsupportedModel
+from tilewright.ir.types import f32, i64
+from tilewright.passes.token_axis import analyse
+
+from .models import decoder
+
+
+def model(function, **extra):
+    """A graph from input_ids [1, t], looked up in a table, through `function`."""
+    b = Builder("model")
+    t = b.dim("t", 1, 64)
+    ids = b.input("input_ids", (1, t), i64)
+    h = b.gather(b.weight("table", (16, 8)), ids)
+    with b.at("layers.0.mixer"):
+        out = function(b, t, h)
+    return b.graph([out])
+
+
+def heads(b, t, h):
+    return b.transpose(b.reshape(h, shape=(1, t, 2, 4)), perm=(0, 2, 1, 3))
+
+
+ROW_WISE = {
+    "linear": lambda b, t, h: b.matmul(h, b.weight("w", (4, 8)), transpose_w=True),
+    "norm": lambda b, t, h: b.rms_norm(h, b.weight("w", (8,))),
+    "softmax": lambda b, t, h: b.softmax(h, axis=-1),
+    "reduction": lambda b, t, h: b.sum(h, axes=(0, 2)),
+    "heads": lambda b, t, h: b.reshape(heads(b, t, h), shape=(2, t, 4)),
+    "causal": lambda b, t, h: b.attention(*[heads(b, t, h)] * 3, scale=1.0, is_causal=True),
+    "positions": lambda b, t, h: b.add(h, b.gather(b.weight("p", (64, 8)), b.iota(length=t))),
+    "slices": lambda b, t, h: b.concat(
+        b.slice(h, axis=2, start=4, stop=8), b.slice(h, axis=2, start=0, stop=4), axis=2
+    ),
+    "column": lambda b, t, h: b.matmul(b.weight("w", (3, 8)), h, transpose_w=True),
+    "experts": lambda b, t, h: b.argmax(h, axis=-1),
+    "broadcast": lambda b, t, h: b.broadcast_to(h, shape=(3, t, 8)),
+    "prefix": lambda b, t, h: b.cumsum(h, axis=2),
+    "cross": lambda b, t, h: b.attention(
+        heads(b, t, h), *[b.weight("m", (1, 2, 5, 4))] * 2, scale=1.0
+    ),
+}
+
+MIXING = {
+    "convolution": (
+        lambda b, t, h: b.add(
+            h, b.slice(b.pad(h, axis=1, before=1, after=0), axis=1, start=0, stop=t)
+        ),
+        "pad.*works along the token axis",
+    ),
+    "mean of tokens": (
+        lambda b, t, h: b.sub(h, b.mean(h, axes=(1,), keepdims=True)),
+        "mean.*it reduces the token axis",
+    ),
+    "scores": (
+        lambda b, t, h: b.matmul(h, h, transpose_w=True),
+        "matmul.*every token meets every other one",
+    ),
+    "over tokens": (
+        lambda b, t, h: b.matmul(b.transpose(h, perm=(0, 2, 1)), h),
+        "matmul.*sums over the token axis",
+    ),
+    "softmax": (lambda b, t, h: b.softmax(h, axis=1), "softmax.*along the token axis"),
+    "running sum": (lambda b, t, h: b.cumsum(h, axis=1), "cumsum.*along the token axis"),
+    "reshape": (lambda b, t, h: b.reshape(h, shape=(1, t * 8)), "reshape.*merges the token axis"),
+    "full attention": (
+        lambda b, t, h: b.attention(*[heads(b, t, h)] * 3, scale=1.0),
+        "attention.*a token sees later ones",
+    ),
+    "masked attention": (
+        lambda b, t, h: b.attention(
+            *[heads(b, t, h)] * 3, b.weight("m", (2, 1, 1)), scale=1.0, is_causal=True
+        ),
+        "attention.*mask was not recognized",
+    ),
+    "length": (
+        lambda b, t, h: b.mul(h, b.cast(b.dim_value(value=t), dtype=f32)),
+        "dim_value.*how many tokens the step has",
+    ),
+    "backwards": (
+        lambda b, t, h: b.gather(h, b.iota(length=t, start=t - 1, step=-1), axis=1),
+        "iota.*how many tokens the step has",
+    ),
+    "picked": (
+        lambda b, t, h: b.gather(h, b.full(value=0, shape=(1,), dtype=i64), axis=1),
+        "gather.*picks among tokens",
+    ),
+    "crossed": (
+        lambda b, t, h: b.add(b.sum(h, axes=(2,)), b.transpose(b.sum(h, axes=(2,)), perm=(1, 0))),
+        "add.*along different axes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROW_WISE)
+def test_row_wise_ops_are_proved(name):
+    graph = model(ROW_WISE[name])
+    facts = analyse(graph)
+    assert facts.problems == ()
+    axis = facts.axis(graph.outputs[0])
+    assert str(graph.outputs[0].shape[axis]) == "t"
+    facts.require("model")
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_an_op_that_mixes_tokens_is_named(name):
+    function, message = MIXING[name]
+    facts = analyse(model(function))
+    with pytest.raises(UnsupportedModel, match=message) as error:
+        facts.require("model")
+    assert "(layers.0.mixer)" in str(error.value)
+    assert "tilewright.compile(module)" in str(error.value)
+
+
+def test_all_causes_are_reported_and_each_once():
+    def two(b, t, h):
+        h = b.sub(h, b.mean(h, axes=(1,), keepdims=True))
+        return b.exp(b.cumsum(h, axis=1))
+
+    facts = analyse(model(two))
+    assert len(facts.problems) == 2
+    assert "2 of" not in str(facts).splitlines()[0] or facts.problems
+
+
+def test_a_value_without_tokens_has_no_axis():
+    graph = model(lambda b, t, h: b.add(h, b.exp(b.weight("bias", (8,)))))
+    facts = analyse(graph)
+    exp = next(n for n in graph.nodes if n.op.name == "exp")
+    assert facts.axis(exp.results[0]) is None
+
+
+def test_a_graph_without_tokens_is_refused():
+    b = Builder("model")
+    graph = b.graph([b.input("pixels", (1, 3, 8, 8))])
+    with pytest.raises(
+        UnsupportedModel, match=r"not \[1, tokens\](.|\n)*pixels : f32\[1, 3, 8, 8\]"
+    ):
+        analyse(graph)
+
+
+def test_whole_models_are_proved_before_and_after_paging(variant):
+    assert analyse(passes.run(variant, "recognize", check=1).graph).problems == ()
+    chosen = [*passes.PIPELINES["recognize"](), *passes.parse_pipeline("page-kv,hoist-transposes")]
+    assert analyse(passes.run(variant, chosen, check=1).graph).problems == ()
+
+
+def test_written_out_attention_is_not_proved_until_it_is_recognized():
+    graph = passes.run(decoder(layers=1), "decompose{keep=[]}", check=1).graph
+    assert any("every token meets every other one" in p for p in analyse(graph).problems)
