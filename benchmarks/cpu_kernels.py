@@ -1,7 +1,9 @@
-"""How close generated CPU kernels come to the machine: python benchmarks/cpu_kernels.py [--json F].
+"""How close generated CPU kernels come to the machine.
 
-Limits (reading memory, f32 multiply-adds) and peers (torch, when installed) are measured in the same
-process; figures are the best of several runs. Weights are rotated so that no cache holds them.
+    python benchmarks/cpu_kernels.py [--json FILE] [--threads N]
+
+Limits (reading memory, f32 multiply-adds) and peers (torch, when installed) are measured in the
+same process; figures are the best of several runs. Weights are rotated so that no cache holds them.
 """
 
 import argparse
@@ -15,11 +17,20 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
 from tilewright.codegen import pack
 from tilewright.codegen.cpp.compile import compile_library
 from tilewright.codegen.cpp.emit import emit_kernel
 from tilewright.codegen.loops import (
-    Apply, Axis, Contract, Load, LoopKernel, PagedAttention, Param, Ref, Store,
+    Apply,
+    Axis,
+    Contract,
+    Load,
+    LoopKernel,
+    PagedAttention,
+    Param,
+    Ref,
+    Store,
 )  # fmt: skip
 from tilewright.ir.dim import symbol
 from tilewright.ir.target import cpu
@@ -153,7 +164,12 @@ def attention_kernel(heads, kv_heads, size, page, dtype):
 
 
 # one layer of SmolLM2-135M and its head: name, N, K, gated
-LAYER = (("qkv", 960, 576, False), ("o", 576, 576, False), ("mlp", 1536, 576, True), ("down", 576, 1536, False))  # fmt: skip
+LAYER = (
+    ("qkv", 960, 576, False),
+    ("o", 576, 576, False),
+    ("mlp", 1536, 576, True),
+    ("down", 576, 1536, False),
+)
 
 
 def main() -> None:
@@ -166,7 +182,9 @@ def main() -> None:
     for name, n, k, gated in LAYER:
         for dtype in (bf16, f32):
             kernel_name = f"{name}_{dtype}"
-            sources.append((kernel_name, emit_kernel(linear_kernel(n, k, dtype, gated), kernel_name, target)))
+            sources.append(
+                (kernel_name, emit_kernel(linear_kernel(n, k, dtype, gated), kernel_name, target))
+            )
     for dtype in (bf16, f32):
         name = f"attention_{dtype}"
         sources.append((name, emit_kernel(attention_kernel(9, 3, 64, 16, dtype), name, target)))
@@ -278,10 +296,14 @@ class Bench:
                 table = np.arange(pages, dtype=np.int32)[None]
                 starts, lens = np.array([0, tokens], np.int32), np.array([context], np.int32)
                 o = np.zeros_like(q)
-                t = self.time([(f"attention_{dtype}", [q, pool, table, starts, lens, o], [1, tokens, pages])])
+                t = self.time(
+                    [(f"attention_{dtype}", [q, pool, table, starts, lens, o], [1, tokens, pages])]
+                )
                 pairs = sum(range(context - tokens + 1, context + 1))
                 gflop = 4 * pairs * heads * size / t / 1e9
-                out[f"attention_{dtype}_t{tokens}_c{context}"] = f"{t * 1e6:.0f} us, {gflop:.1f} GFLOP/s"
+                out[f"attention_{dtype}_t{tokens}_c{context}"] = (
+                    f"{t * 1e6:.0f} us, {gflop:.1f} GFLOP/s"
+                )
         return out
 
 

@@ -18,7 +18,7 @@ from tilewright.ir.builder import Builder, Rebuilder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.program import Kernel
 from tilewright.ir.target import get_target
-from tilewright.ir.types import bf16, f32, i32
+from tilewright.ir.types import bf16, f32, i32, i64
 from tilewright.runtime.cuda import CudaModule
 from tilewright.runtime.device import Launch
 
@@ -98,7 +98,11 @@ def llama_kernels(s: Shape, rows: int = 8192) -> dict[str, Lab]:
     kernels["rope"] = group(b, [q], ["q"], {"kv": new})
 
     b, t = start()
-    seqs, width, pages = b.dim("seqs", 1, 1024), b.dim("width", 1, 16384), b.dim("pages", 1, 1 << 20)
+    seqs, width, pages = (
+        b.dim("seqs", 1, 1024),
+        b.dim("width", 1, 16384),
+        b.dim("pages", 1, 1 << 20),
+    )
     q = b.input("q", (t, s.H, s.D), bf16)
     kv = b.state("kv", (pages, 2, s.G, s.W, s.D), bf16)
     meta = [
@@ -125,6 +129,10 @@ def llama_kernels(s: Shape, rows: int = 8192) -> dict[str, Lab]:
     kernels["head"] = group(b, [b.cast(y, dtype=f32)], ["out"])
     b, t = start()
     kernels["argmax"] = group(b, [b.argmax(b.input("x", (t, s.V), f32), axis=-1)], ["out"])
+    b, t = start()
+    kinds = {"temperature": f32, "top_k": i32, "top_p": f32, "seed": i64, "step": i64}
+    inputs = [b.input(name, (t,), dtype) for name, dtype in kinds.items()]
+    kernels["sample"] = group(b, [b.sample(b.input("logits", (t, s.V), f32), *inputs)], ["out"])
     return kernels
 
 
@@ -173,8 +181,22 @@ class Built:
         self.device, self.lab = device, lab
         self.emitted = [e for e, _ in built]
         self.kernels = [
-            Kernel(c.entry, "triton", "", "", e.name, "", c.num_warps, c.shared_bytes, c.scratch_bytes,
-                   {"pdl": e.pdl, "hidden": c.hidden, "dims": [k for _, k in e.signature[len(e.buffers) :]]})
+            Kernel(
+                c.entry,
+                "triton",
+                "",
+                "",
+                e.name,
+                "",
+                c.num_warps,
+                c.shared_bytes,
+                c.scratch_bytes,
+                {
+                    "pdl": e.pdl,
+                    "hidden": c.hidden,
+                    "dims": [k for _, k in e.signature[len(e.buffers) :]],
+                },
+            )
             for e, c in built
         ]
         self.workspaces = workspace_types(lab.kernel, schedule)
@@ -188,7 +210,9 @@ class Built:
         for e, kernel in zip(self.emitted, self.kernels):
             at = []
             for buffer in e.buffers:
-                tensor = tensors[self.lab.names[buffer]] if isinstance(buffer, int) else spaces[buffer]
+                tensor = (
+                    tensors[self.lab.names[buffer]] if isinstance(buffer, int) else spaces[buffer]
+                )
                 at.append(len(addresses))
                 addresses.append(tensor.data_ptr())
             dims = tuple(evaluate(d, sizes) for d in e.dims)
@@ -198,7 +222,9 @@ class Built:
 
     def spaces(self, sizes):
         return {
-            name: torch.empty([evaluate(d, sizes) for d in t.shape], device="cuda", dtype=TORCH[t.dtype.name])
+            name: torch.empty(
+                [evaluate(d, sizes) for d in t.shape], device="cuda", dtype=TORCH[t.dtype.name]
+            )
             for name, t in self.workspaces.items()
         }
 

@@ -1,6 +1,6 @@
 """Check the kernels of a Llama-8B layer against torch, and search their schedules, on one GPU.
 
-    python benchmarks/gpu_search.py OUT [check] [gemv] [thin] [tiled] [attention] [chain]
+    python benchmarks/gpu_search.py OUT [check gemv chain attention thin mid tiled prefill sample]
 
 Each figure is the median of replays of a captured graph; weights rotate so that no cache helps.
 """
@@ -72,6 +72,9 @@ def reference(name: str, p: dict, sizes: dict) -> dict[str, torch.Tensor]:
     if name == "gated":
         x = norm(p["h"], p["g"])
         return {"out": torch.nn.functional.silu(x @ p["wg"].double().T) * (x @ p["wu"].double().T)}
+    if name == "sample":
+        p["temperature"].zero_()
+        return {"out": p["logits"].argmax(-1)}
     if name == "argmax":
         return {"out": p["x"].argmax(-1)}
     t = sizes["t"]
@@ -116,7 +119,9 @@ def check(device, kernels) -> None:
         t = {0: 3, 1 << 30: 77}.get(t, t) if name == "attention" else t
         t = 40 if name == "rope" and lo > 1 else t
         shared = 1 if name == "attention" and lo >= 1 << 30 else None
-        p, sizes = tensors_of(name, t, kernels, context=203 if name == "attention" else None, shared=shared)
+        p, sizes = tensors_of(
+            name, t, kernels, context=203 if name == "attention" else None, shared=shared
+        )
         want = reference(name, p, sizes)
         for called in want:
             if called != "kv":
@@ -164,7 +169,9 @@ def search(device, kernels, name, t, schedules, *, pdl=True, copies=6, keep=6, *
     print(f"{name} t={t} {extra} ({time.time() - begin:.1f} s)", flush=True)
     for us, schedule in found[:keep]:
         print(f"   {us:8.2f} us {moved / us / 1e6:6.3f} TB/s  {schedule}", flush=True)
-    RESULTS.setdefault("search", {})[f"{name} t={t} {extra}"] = [(us, str(s)) for us, s in found[:20]]
+    RESULTS.setdefault("search", {})[f"{name} t={t} {extra}"] = [
+        (us, str(s)) for us, s in found[:20]
+    ]
     return found[0][1] if found else None
 
 
@@ -207,7 +214,9 @@ def chain(device, kernels, best=None, context=128, layers=32):
         for _ in range(layers):
             for n in order:
                 p, sizes = table[n]
-                own = {c: torch.randn_like(v) * 0.02 if c.startswith("w") else v for c, v in p.items()}
+                own = {
+                    c: torch.randn_like(v) * 0.02 if c.startswith("w") else v for c, v in p.items()
+                }
                 keep.append(own)
                 sequence.add(built[n], sizes, own, spaces[n])
         for n in ("head", "argmax"):
@@ -217,8 +226,11 @@ def chain(device, kernels, best=None, context=128, layers=32):
         us = median_us(device, replay, 30)
         weights = sum(v.numel() * 2 for own in keep for c, v in own.items() if c.startswith("w"))
         weights += table["head"][0]["w"].numel() * 2
-        print(f"chain pdl={pdl} context={context}: {us / 1000:.3f} ms, {weights / us / 1e6:.3f} TB/s,"
-              f" {len(sequence.items)} launches", flush=True)
+        print(
+            f"chain pdl={pdl} context={context}: {us / 1000:.3f} ms, {weights / us / 1e6:.3f} TB/s,"
+            f" {len(sequence.items)} launches",
+            flush=True,
+        )
         RESULTS.setdefault("chain", {})[f"pdl={pdl} context={context}"] = us / 1000
         plan, addresses = sequence.plan()
         plan.profile(addresses)
@@ -255,7 +267,8 @@ def thin(device, kernels):
                 for split in ((1, 2, 4) if name in ("o", "down", "qkv") else (1,))
                 for warps, stages in ((4, 3), (4, 4), (4, 5), (8, 4))
                 for materialize in ((True, False) if name in ("qkv", "gated") else (False,))
-                if bn * bk * 2 * ws * stages < 200_000 and (split == 1 or materialize or name in ("o", "down"))
+                if bn * bk * 2 * ws * stages < 200_000
+                and (split == 1 or materialize or name in ("o", "down"))
             ]
             search(device, kernels, name, t, space, keep=4)
 
@@ -276,6 +289,72 @@ def tiled(device, kernels):
             search(device, kernels, name, t, space, copies=2, keep=4)
 
 
+def mid(device, kernels):
+    """65 to 512 rows: between thin and tiled."""
+    for name, ws in (("qkv", 1), ("o", 1), ("gated", 2), ("down", 1)):
+        for t in (128,):
+            prologue = name in ("qkv", "gated")
+            space = [
+                DotSchedule(bm, bn, bk, swapped, prologue, split, 8, warps, stages)
+                for swapped, bm, bn in (
+                    (True, 128, 64),
+                    (True, 128, 128),
+                    (True, 64, 64),
+                    (True, 64, 128),
+                    (False, 64, 64),
+                    (False, 64, 128),
+                    (False, 128, 64),
+                    (False, 128, 128),
+                )
+                for bk in (64, 128)
+                for split in ((1,) if name == "gated" else (1, 2, 4))
+                for warps in (4, 8)
+                for stages in (3, 4)
+                if (bm * bk + bn * bk * ws) * 2 * stages < 220_000
+            ]
+            search(device, kernels, name, t, space, copies=4, keep=5)
+
+
+def prefill(device, kernels):
+    for t in (2048, 8192):
+        space = [
+            AttentionSchedule(queries, keys, 1, warps, stages)
+            for queries in (16, 32)
+            for keys in (32, 64, 128)
+            for warps in (4, 8)
+            for stages in (2, 3, 4)
+        ]
+        search(device, kernels, "attention", t, space, copies=2, context=t, shared=1)
+        print(f"   {2 * t * t * S.H * S.D / 1e6:.0f} MFLOP causal", flush=True)
+
+
+def sample(device, kernels):
+    """The sampler: against its reference's guarantees, and its time."""
+    for rows in (1, 64):
+        p, sizes = tensors_of("sample", rows, kernels)
+        p["temperature"].fill_(0.8)
+        p["top_k"].fill_(40)
+        p["top_p"].fill_(0.9)
+        p["seed"].copy_(torch.arange(rows))
+        schedule = choices(kernels["sample"].kernel, lab.TARGET)[1][0][2]
+        (built,) = compile_all([(kernels["sample"], "sample", schedule, True)])
+        sequence = Sequence(device)
+        sequence.add(Built(device, kernels["sample"], schedule, built), sizes, p)
+        us = median_us(device, sequence.capture(), 7)
+        top = p["logits"].topk(40, -1).indices
+        inside = (top == p["out"].long()[:, None]).any(-1).all().item()
+        p["top_k"].fill_(1)
+        sequence.run()
+        greedy = (p["out"].long() == p["logits"].argmax(-1)).all().item()
+        print(
+            f"sample rows={rows}: {us:.1f} us, in the top 40: {inside}, top 1: {greedy}", flush=True
+        )
+        RESULTS.setdefault("sample", {})[rows] = us
+
+
+SECTIONS = {f.__name__: f for f in (check, attention, thin, mid, tiled, prefill, sample)}
+
+
 def main(out: str, wanted: list[str]) -> None:
     torch.manual_seed(0)
     device = CudaDevice(0)
@@ -290,7 +369,7 @@ def main(out: str, wanted: list[str]) -> None:
             elif section == "gemv":
                 best = gemv(device, kernels)
             else:
-                {"check": check, "attention": attention, "thin": thin, "tiled": tiled}[section](device, kernels)
+                SECTIONS[section](device, kernels)
         except Exception as error:
             import traceback
 

@@ -14,6 +14,7 @@ from typing import Any
 from ..ir import switches
 
 _LIBRARIES = ("torch", "transformers", "triton", "gguf", "numpy")
+MAX_BYTES = 20 << 30  # of all artifacts together; those used longest ago go first
 _HEAD_BYTES = 1 << 20  # of a file's content that enters its identity, beside size and time
 
 
@@ -28,7 +29,9 @@ def cache_dir() -> Path:
 
 def key_of(facts: Mapping[str, Any]) -> str:
     """The key for `facts`, which are plain data."""
-    text = json.dumps({**facts, "code": code_fingerprint(), "libraries": libraries()}, sort_keys=True)
+    text = json.dumps(
+        {**facts, "code": code_fingerprint(), "libraries": libraries()}, sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -83,3 +86,21 @@ def touch(path: Path) -> None:
 def remove(path: Path) -> None:
     """Forget an artifact: one that could not be read is built again."""
     shutil.rmtree(path, ignore_errors=True)
+
+
+def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
+    """Forget the artifacts used longest ago until the rest fits. -> those that went.
+
+    The newest always stays: a model larger than the limit is kept until the next one comes.
+    """
+    folder = cache_dir() / "artifacts"
+    kept = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime) if folder.is_dir() else []
+    sizes = [sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) for path in kept]
+    total, gone = sum(sizes), []
+    for path, size in list(zip(kept, sizes))[:-1]:
+        if total <= max_bytes:
+            break
+        remove(path)
+        gone.append(path)
+        total -= size
+    return gone

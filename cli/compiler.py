@@ -1,19 +1,18 @@
 """Graph and weights -> program and packed weights: the middle that every front end shares."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .. import passes
 from ..codegen.build import build
-from ..codegen.pack import pack
 from ..ir.errors import DeviceError, OptionError
-from ..ir.evaluate import evaluate
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..ir.target import Target, cpu, get_target
-from ..passes import Pass, PassResult, Report
+from ..passes import Pass, Report
+from .prepared import PreparedWeights
 from .watching import dump_kernels, start_logging
 
 Progress = Callable[[str, int, int], None]  # (what, done, of)
@@ -21,7 +20,7 @@ Progress = Callable[[str, int, int], None]  # (what, done, of)
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program, its packed weights (by buffer name), and how it came about."""
+    """A program, its weights (computed when looked up), and how it came about."""
 
     program: Program
     weights: Mapping[str, np.ndarray]
@@ -46,33 +45,13 @@ def compile_graph(
     *,
     progress: Progress | None = None,
 ) -> Compiled:
-    """Run the pipeline, build the kernels, and prepare the weights. Raises our own errors only."""
+    """Run the pipeline and build the kernels. Raises our own errors only."""
     start_logging()
     result = passes.run(graph, pipeline)
     program = build(result.graph, target, kv=result.kv, progress=progress)
     dump_kernels(program)
-    arrays = dict(prepared_weights(result, weights, program))
+    arrays = PreparedWeights(result, weights.__getitem__, program)
     return Compiled(program, arrays, result.report, result.graph)
-
-
-def prepared_weights(
-    result: PassResult, weights: Mapping[str, np.ndarray], program: Program
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Each weight of the program in its layout, one at a time.
-
-    `weights` is looked up by name when a weight is needed, so its arrays may be loaded lazily.
-    """
-    buffers = {b.name: b for b in program.weights}
-    if result.prepare is None:
-        sources: Iterator[tuple[str, np.ndarray]] = ((n, weights[n]) for n in buffers)
-    else:
-        arrays, _ = evaluate(result.prepare, {}, weights.__getitem__, precision=None)
-        names = [v.name or "" for v in result.graph.weights]
-        arrays.reverse()  # taken from the end, so that each is freed once it is packed
-        sources = ((name, arrays.pop()) for name in names)
-    for name, array in sources:
-        buffer = buffers[name]
-        yield name, pack(buffer.layout, array.astype(buffer.type.dtype.numpy, copy=False))
 
 
 def resolve_target(name: str | Target) -> Target:

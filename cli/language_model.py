@@ -20,6 +20,7 @@ from ..runtime.runner import ProgramRunner
 from ..runtime.tokenizer import Tokenizer
 from . import cache
 from .compiler import open_device, resolve_target
+from .machine import isa, release_memory
 
 DTYPES = {
     "float32": f32,
@@ -220,7 +221,9 @@ def get_model(request: Request, progress: Progress) -> Built:
     if found is not None:
         return Built(found, was_cached=True)
     save_artifact(kept, build_model(request, progress))
-    # read back through the memory map, so that the copy made while building can go
+    cache.prune()
+    release_memory()
+    # read back through the memory map: weights are never twice in memory
     return Built(load_artifact(kept), was_cached=False)
 
 
@@ -336,7 +339,6 @@ def _is_layer(loc: str | None) -> bool:
 def _isa(target: Target) -> list[str]:
     if target.is_gpu:
         return []
-    from .machine import isa
 
     return list(isa())
 

@@ -1,6 +1,7 @@
 """What this machine has: processor, memory, compilers, libraries, GPU. Only reads."""
 
 import ctypes
+import gc
 import os
 import platform
 import re
@@ -177,3 +178,11 @@ def _lines(path: str) -> list[str]:
     """Lines of a file that the kernel may or may not offer."""
     file = Path(path)
     return file.read_text().splitlines() if file.is_file() else []
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system; glibc otherwise keeps what tracing and packing used."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,9 +1,9 @@
 """How a weight's elements are ordered in memory, so that a kernel reads whole cache lines in order.
 
 `plain` is row-major. `panel32` of a weight [.., N, K] is [.., ceil(N/32), K, 32]: 32 rows side by
-side, zero where N is not a multiple. `panel32i`, for elements of 16 bits, is the same with each line
-interleaved, row j beside row j + 16, so that one load of 32-bit lanes holds two vectors of rows (in
-the low and the high halves).
+side, zero where N is not a multiple. `panel32i`, for elements of 16 bits, is the same with each
+line interleaved, row j beside row j + 16, so that one load of 32-bit lanes holds two vectors of
+rows (in the low and the high halves).
 """
 
 from math import prod

@@ -33,8 +33,8 @@ def evaluate(
     or a function from name to array. Nothing given is changed. `on_node` sees each node's results.
     """
     states = states or {}
-    arguments = [(v, inputs[v.name]) for v in graph.inputs] + [
-        (v, states[v.name]) for v in graph.states
+    arguments = [(v, inputs[v.name or ""]) for v in graph.inputs] + [
+        (v, states[v.name or ""]) for v in graph.states
     ]
     values = bind_symbols(graph, [np.shape(a) for _, a in arguments])
     load = weights if callable(weights) else (weights or {}).__getitem__
@@ -43,7 +43,8 @@ def evaluate(
     for index, node in enumerate(graph.nodes):
         for operand in node.operands:
             if operand not in env:
-                env[operand] = _as_declared(np.asarray(load(operand.name)), operand.dtype, precision)
+                array = np.asarray(load(operand.name or ""))
+                env[operand] = _as_declared(array, operand.dtype, precision)
         results = evaluate_node(node, [env[v] for v in node.operands], values, precision)
         if on_node is not None:
             on_node(node, results)
@@ -52,8 +53,9 @@ def evaluate(
             env.pop(value, None)
     for value in graph.results:
         if value not in env:
-            env[value] = _as_declared(np.asarray(load(value.name)), value.dtype, precision)
-    new_states = {v.name: env[graph.updates.get(v.name, v)] for v in graph.states}
+            env[value] = _as_declared(np.asarray(load(value.name or "")), value.dtype, precision)
+    names = {v.name or "": v for v in graph.states}
+    new_states = {name: env[graph.updates.get(name, v)] for name, v in names.items()}
     return [env[v] for v in graph.outputs], new_states
 
 
@@ -86,7 +88,7 @@ def run_op(
     """The op's reference over arrays: its scalar, its own function, or its decomposition."""
     if op.scalar is not None:
         tree = parse_scalar(op.scalar, op.operands, tuple(op.attrs))
-        names = dict(zip(op.operands, operands))
+        names = dict(zip(op.operands, _widen(operands, precision)))
         return evaluate_scalar(tree, names, attrs)
     if op.reference is not None:
         if op.kind == "source" and precision is not None and attrs["dtype"].is_float:

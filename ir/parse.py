@@ -67,7 +67,9 @@ class _GraphParser:
         return Graph(
             name,
             self.symbols,
-            *(tuple(self.arguments[kind]) for kind in ("input", "weight", "state")),
+            tuple(self.arguments["input"]),
+            tuple(self.arguments["weight"]),
+            tuple(self.arguments["state"]),
             tuple(self.nodes),
             tuple(outputs),
             self.updates,

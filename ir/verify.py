@@ -58,7 +58,7 @@ class _Verifier:
         if node.op.name == "slice":
             self.check_slice(index, node)
         if node.op.kind == "state":
-            state = node.operands[node.op.state_operand]
+            state = node.operands[node.op.state_operand or 0]
             if state not in self.is_state:
                 raise self.error(index, f"{node.op.name} consumes {state}, which is not a state")
             self.consumed[state] = node

@@ -82,9 +82,7 @@ class CudaDevice:
         pool = self.check(self.driver.cuDeviceGetDefaultMemPool(index))
         threshold = self.driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         self.check(
-            self.driver.cuMemPoolSetAttribute(
-                pool, threshold, self.driver.cuuint64_t(KEPT_BYTES)
-            )
+            self.driver.cuMemPoolSetAttribute(pool, threshold, self.driver.cuuint64_t(KEPT_BYTES))
         )
 
     def enter(self) -> None:
@@ -97,7 +95,9 @@ class CudaDevice:
         """The value of a driver call; DeviceError with the driver's words when it failed."""
         error, *values = result
         if int(error) != 0:
-            name, text = (f(error)[1] for f in (self.driver.cuGetErrorName, self.driver.cuGetErrorString))
+            name, text = (
+                f(error)[1] for f in (self.driver.cuGetErrorName, self.driver.cuGetErrorString)
+            )
             raise DeviceError(
                 f"the CUDA driver reports {_text(name)}", where=self.name, facts=_text(text)
             )
@@ -267,7 +267,9 @@ class CudaPlan:
 
     def __init__(self, device: CudaDevice, launches: list[tuple], scratch_bytes: int):
         self._device, self._launches = device, launches
-        self._scratch = device.allocate(scratch_bytes, "kernels' scratch") if scratch_bytes else None
+        self._scratch = (
+            device.allocate(scratch_bytes, "kernels' scratch") if scratch_bytes else None
+        )
         self._used = np.unique([b for _, _, buffers, _, _ in launches for b in buffers]).astype(int)
 
     def _check(self, addresses: np.ndarray) -> list[int]:

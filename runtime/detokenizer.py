@@ -26,7 +26,7 @@ class TextStream:
         self._decode, self._stop, self._include_stop = decode, stop, include_stop
         self._longest_stop = max(map(len, stop), default=0)
         # tokens since the last point where text was whole: _tokens[:_read] are in `text` already
-        self._tokens = list(prompt[-CONTEXT_TOKENS:])
+        self._tokens = self._context(list(prompt[-4 * CONTEXT_TOKENS :]))
         self._read = len(self._tokens)
         self._read_text = decode(self._tokens)
         self._pending: list[int] = []  # pushed, not decoded yet
@@ -84,10 +84,17 @@ class TextStream:
     def _advance(self, text: str, *, can_stop: bool) -> None:
         """`text` is that of all `_tokens`, and whole."""
         self._append(self._new(text), can_stop=can_stop)
-        # the tokens just read are context for the next ones; a few are enough
-        self._tokens = self._tokens[max(self._read, len(self._tokens) - CONTEXT_TOKENS) :]
+        # the tokens just read are context for the next ones
+        self._tokens = self._context(self._tokens[self._read :])
         self._read = len(self._tokens)
         self._read_text = self._decode(self._tokens)
+
+    def _context(self, tokens: list[int]) -> list[int]:
+        """The last few tokens: more where fewer would begin inside a character."""
+        start = max(0, len(tokens) - CONTEXT_TOKENS)
+        while start > 0 and self._decode(tokens[start:]).startswith(REPLACEMENT):
+            start -= 1
+        return tokens[start:]
 
     def _new(self, text: str) -> str:
         # a character cut off at the end of what was read is whole only now

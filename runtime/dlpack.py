@@ -50,33 +50,11 @@ class _Tensor(ctypes.Structure):
     )
 
 
-class _Managed(ctypes.Structure):
-    pass
-
-
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-_Managed._fields_ = (
-    ("tensor", _Tensor),
-    ("context", ctypes.c_void_p),
-    ("deleter", _Deleter),
-)
-
 _api = ctypes.pythonapi
 _get_pointer = _api.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _is_valid = _api.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
-_new_capsule = _api.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_CapsuleDestructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _CapsuleDestructor)
-# the same two functions with the capsule as a bare address, as a destructor gets it
-_valid_at = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", _api)
-)
-_pointer_at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _api)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,38 +192,32 @@ def numpy_capsule(array: np.ndarray, dtype: DType) -> Any:
     return capsule
 
 
-_exported: dict[int, tuple[Any, ...]] = {}  # what a consumer's tensors refer to, by its address
+class _Carrier(np.ndarray):
+    """An array without elements of its own, exported in place of memory that is not NumPy's."""
+
+    keep: Any
 
 
 def capsule_of(view: View) -> Any:
-    """A capsule for any memory. `view.keep` lives until the consumer releases it."""
-    rank = len(view.shape)
-    shape = (ctypes.c_int64 * max(rank, 1))(*view.shape)
-    managed = _Managed()
+    """A capsule for any memory. `view.keep` lives until the consumer releases it.
+
+    NumPy makes the capsule and describes itself in it; then the description is replaced. So the
+    release is NumPy's C function, which is safe to call while the interpreter shuts down: a
+    callback of ctypes is not.
+    """
     code, bits = _CODES[view.dtype]
-    managed.tensor.data = view.address
-    managed.tensor.device_type, managed.tensor.device_id = view.device
-    managed.tensor.ndim = rank
-    managed.tensor.dtype.code, managed.tensor.dtype.bits, managed.tensor.dtype.lanes = code, bits, 1
-    managed.tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-    kept: Any = (managed, shape, view.keep)
-    if view.strides is not None:
-        strides = (ctypes.c_int64 * max(rank, 1))(*view.strides)
-        managed.tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
-        kept += (strides,)
-    managed.deleter = _release
-    address = ctypes.addressof(managed)
-    _exported[address] = kept
-    return _new_capsule(address, b"dltensor", _drop_unused)
-
-
-@_Deleter
-def _release(managed):
-    _exported.pop(ctypes.addressof(managed.contents), None)
-
-
-@_CapsuleDestructor
-def _drop_unused(capsule):
-    # a consumer renames the capsule it takes; one that still has its name was never taken
-    if _valid_at(capsule, b"dltensor"):
-        _exported.pop(_pointer_at(capsule, b"dltensor"), None)
+    element = np.zeros(1, f"u{bits // 8}")
+    no_strides = (0,) * len(view.shape)
+    carrier = np.ndarray.__new__(
+        _Carrier, view.shape, element.dtype, buffer=element, strides=no_strides
+    )
+    carrier.keep = view.keep
+    capsule = carrier.__dlpack__()
+    tensor = _Tensor.from_address(_get_pointer(capsule, b"dltensor"))
+    tensor.data, tensor.byte_offset = view.address, 0
+    tensor.device_type, tensor.device_id = view.device
+    tensor.dtype.code, tensor.dtype.bits = code, bits
+    if tensor.strides:  # NULL when at most one element makes strides meaningless
+        for axis, stride in enumerate(view.strides or _dense_strides(view.shape)):
+            tensor.strides[axis] = stride
+    return capsule

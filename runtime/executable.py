@@ -92,7 +92,7 @@ class Executable:
         """Run with arrays in the program's order, or by name. -> new arrays, or `out` filled.
 
         ShapeError lists every argument of a wrong rank or dtype, DimError every size that does not
-        fit. States are updated in place.
+        fit. States are updated in place. When this returns the device is done.
         """
         if named:
             inputs = self._in_order(inputs, named)
@@ -108,8 +108,9 @@ class Executable:
             results = self._results(bound, out)
             bound.plan.run(addresses)
             self._copy_out(bound, results)
-            if any(item is not view for item, view in zip(placed, views)):
-                self.device.synchronize()  # copies of inputs must outlive the run
+            # the inputs are the caller's again when this returns: their owner may be a library with
+            # a stream of its own, which would not wait for ours
+            self.device.synchronize()
         return results if out is None else list(out)
 
     def _in_order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:

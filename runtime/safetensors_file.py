@@ -65,9 +65,15 @@ def write_safetensors(
 
 
 def facts_of(arrays: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[tuple, DType]]:
-    """Shape and dtype of each named array, as `write_safetensors` wants them."""
+    """Shape and dtype of each named array, as `write_safetensors` wants them.
+
+    A mapping that computes its arrays when asked may tell them itself: `arrays.facts(name)`.
+    """
     facts = {}
     for name in names:
+        if hasattr(arrays, "facts"):
+            facts[name] = arrays.facts(name)
+            continue
         array = np.asarray(arrays[name])
         dtype = dtype_of(array.dtype)
         assert dtype is not None, f"{name} has the dtype {array.dtype}"

@@ -77,8 +77,9 @@ def wheel(tmp_path_factory) -> Path:
     for name in ["__init__.py", "py.typed", "pyproject.toml", "README.md", "LICENSE"]:
         shutil.copy(ROOT / name, source / name)
     for name in [*LAYERS, "tests", "examples"]:
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, ignore=ignore)
+        if (ROOT / name).is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, source / name, ignore=ignore)
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(

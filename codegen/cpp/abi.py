@@ -3,6 +3,7 @@
 One shared library a program. It exports, besides the kernels (names of `Program.kernels`):
 
     int32_t tw_abi_version(void);                    // VERSION below
+    int32_t tw_runs_here(void);                      // 0: this processor lacks instructions it uses
     int32_t tw_num_kernels(void);
     const char* tw_kernel_name(int32_t index);       // in the order given to `compile_library`
     int32_t tw_kernel_index(const char* name);       // -1: there is none

@@ -138,7 +138,11 @@ class _Runner:
             if self.stopped:
                 return
             process = subprocess.Popen(
-                command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                command,
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
             self.running.add(process)
         output, _ = process.communicate()

@@ -3,14 +3,14 @@
 Accumulators other than f32 (f64 and integers) take a plain loop, one sum after another.
 """
 
-from ...ir.dim import Dim, floordiv, mod, product, substitute, symbols_of
+from ...ir.dim import Dim, floordiv, mod, product, substitute
 from ...ir.errors import BuildError
 from ...ir.types import f32
 from .. import pack
-from ..loops import Apply, Axis, Cast, Contract, Element, Load, LoopKernel, Select
+from ..loops import Apply, Cast, Contract, Element, Load, LoopKernel, Select
 from . import dims
 from .contract_plain import emit_plain
-from .elements import Scope, stored_type, value_type
+from .elements import Scope, stored_type
 from .pointwise import decode
 from .reduce import buffers, declare_states
 from .scalars import convert
@@ -156,7 +156,9 @@ class _Tiled:
         return lines
 
     def batch_lines(self) -> list[str]:
-        units = [f"const int64_t {dims.name(a.name)} = 0;" for a in self.part.batch if a.extent == 1]
+        units = [
+            f"const int64_t {dims.name(a.name)} = 0;" for a in self.part.batch if a.extent == 1
+        ]
         return units + decode(self.batch_axes, "b")
 
     def rows(self, scope: Scope, refs=None) -> None:
@@ -245,12 +247,8 @@ class _Tiled:
     def finish(self) -> list[str]:
         part = self.part
         n = part.n.name
-        refs = {
-            f"acc{i}": (f"c{i}[{dims.name(n)}]", self.outer | {n}) for i in range(len(part.ws))
-        }
-        refs |= {
-            s.name: (f"stat[{i} * mc + r]", self.outer) for i, s in enumerate(part.stats)
-        }
+        refs = {f"acc{i}": (f"c{i}[{dims.name(n)}]", self.outer | {n}) for i in range(len(part.ws))}
+        refs |= {s.name: (f"stat[{i} * mc + r]", self.outer) for i, s in enumerate(part.stats)}
         scope = Scope(self.kernel, self.axes, refs, extents=self.extents)
         scope.push(self.outer, hoists=False)
         self.rows(scope)

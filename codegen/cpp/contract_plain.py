@@ -4,7 +4,7 @@ from ...ir.dim import product
 from ..loops import Contract, LoopKernel
 from . import dims
 from .elements import Scope, value_type
-from .pointwise import decode, declarations
+from .pointwise import declarations, decode
 from .reduce import declare_states, reduce_stretches
 from .scalars import convert
 from .sweep import store_sink, sweep
@@ -21,9 +21,7 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     rows = tuple(a for a in (*part.batch, part.m) if a.extent != 1)
     outer = frozenset(a.name for a in (*part.batch, part.m))
     n, k = part.n.name, part.k.name
-    refs = {
-        f"acc{i}": (f"acc{i}[{dims.name(n)} - n0]", outer | {n}) for i in range(len(part.ws))
-    }
+    refs = {f"acc{i}": (f"acc{i}[{dims.name(n)} - n0]", outer | {n}) for i in range(len(part.ws))}
     scope = Scope(kernel, outer | {n, k}, refs, extents=(*part.batch, part.m, part.n, part.k))
     scope.push(outer, hoists=False)
     for line in decode(rows, "item / blocks"):

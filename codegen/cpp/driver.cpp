@@ -106,6 +106,32 @@ extern "C" __attribute__((visibility("default"))) int32_t tw_abi_version(void) {
     return TW_ABI_VERSION;
 }
 
+// Whether this processor has what the library was compiled to use.
+extern "C" __attribute__((visibility("default"))) int32_t tw_runs_here(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#if defined(__AVX512F__)
+    if (!__builtin_cpu_supports("avx512f")) return 0;
+#endif
+#if defined(__AVX512BW__)
+    if (!__builtin_cpu_supports("avx512bw")) return 0;
+#endif
+#if defined(__AVX512DQ__)
+    if (!__builtin_cpu_supports("avx512dq")) return 0;
+#endif
+#if defined(__AVX512VL__)
+    if (!__builtin_cpu_supports("avx512vl")) return 0;
+#endif
+#if defined(__AVX2__)
+    if (!__builtin_cpu_supports("avx2")) return 0;
+#endif
+#if defined(__FMA__)
+    if (!__builtin_cpu_supports("fma")) return 0;
+#endif
+#endif
+    return 1;
+}
+
 extern "C" __attribute__((visibility("default"))) int32_t tw_num_kernels(void) {
     return tw_table_size;
 }

@@ -255,7 +255,9 @@ class Scope:
         type = self.kernel.params[store.param].type
         value = self.emit(store.value)
         at = self.offset(store.offset, store.indirect)
-        self.write(f"p{store.param}[{at}] = {narrow(value, self.dtype_of(store.value), type.dtype)};")
+        self.write(
+            f"p{store.param}[{at}] = {narrow(value, self.dtype_of(store.value), type.dtype)};"
+        )
 
     def dtype_of(self, element: Element) -> DType:
         """The dtype of an element's value."""

@@ -13,6 +13,13 @@ def emit_kernel(kernel: LoopKernel, name: str, target: Target) -> str:
     """The source of `kernel` with entry `name`; see abi.py for how it is called."""
     if not name.isidentifier():
         raise BuildError(f"{name!r} is not a name for a kernel")
+    cooperating = [p for p in kernel.parts if not isinstance(p, Pointwise)]
+    if len(cooperating) > 1:
+        # they would use the team's scratch and counters at the same time
+        raise BuildError(
+            f"kernel {name} has {len(cooperating)} parts that are not pointwise",
+            fix="lower them to kernels of their own",
+        )
     functions: list[str] = []
     calls: list[str] = []
     needs: list[str] = []

@@ -16,9 +16,7 @@ def emit_pointwise(kernel: LoopKernel, part: Pointwise, name: str) -> list[str]:
     inner = axes[-1] if axes else Axis("unit", 1)
     outer = axes[:-1]
     is_whole = isinstance(inner.extent, int) and inner.extent <= BLOCK
-    scope = Scope(
-        kernel, frozenset(a.name for a in part.axes) | {inner.name}, extents=part.axes
-    )
+    scope = Scope(kernel, frozenset(a.name for a in part.axes) | {inner.name}, extents=part.axes)
     lines = [f"static void {name}(TW_ARGS) {{"]
     lines += ["    " + line for line in declarations(kernel)]
     lines += [f"    const int64_t v_{unit} = 0;" for unit in units]

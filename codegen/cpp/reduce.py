@@ -11,7 +11,7 @@ from ...ir.types import DType
 from ..loops import Element, LoopKernel, Reduce, Reduction
 from . import dims
 from .elements import Scope, value_type
-from .pointwise import decode, declarations
+from .pointwise import declarations, decode
 from .scalars import convert
 from .sweep import buffer_sink, store_sink, sweep
 
@@ -157,7 +157,8 @@ class _Emitter:
             "}",
             "if (wide) {",
             "    tw_barrier(team);",
-            f"    for (int64_t chunk = 0; chunk < chunks; ++chunk) {total}.merge(shared{number}[chunk]);",
+            "    for (int64_t chunk = 0; chunk < chunks; ++chunk)",
+            f"        {total}.merge(shared{number}[chunk]);",
             "}",
         ]
         for line in lines:
@@ -176,7 +177,7 @@ class _Emitter:
             *(f"    {kind} s{i};" for i, kind in enumerate(kinds)),
             f"    void merge(const {name}& later) {{ {merges} }}",
             "};",
-            f"static_assert(sizeof({name}) <= {self.name}_bytes, \"room of a chunk's state\");",
+            f'static_assert(sizeof({name}) <= {self.name}_bytes, "room of a chunk\'s state");',
             "",
         ]
 

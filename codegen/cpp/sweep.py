@@ -142,7 +142,8 @@ def _boundary(select: Select, axis: str) -> tuple[Dim, bool] | None:
         return None
     rest = substitute(difference, {axis: 0})
     if factor > 0:
-        return floordiv(rest, factor) * -1, True  # factor * i + rest < 0  <=>  i < -(rest // factor)
+        # factor * i + rest < 0  <=>  i < -(rest // factor)
+        return floordiv(rest, factor) * -1, True
     return floordiv(rest, -factor) + 1, False  # i > rest / -factor
 
 

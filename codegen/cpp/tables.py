@@ -29,7 +29,7 @@ def turns_table() -> str:
     columns = []
     for part in range(3):
         numbers = ", ".join(row[part] for row in rows)
-        columns.append(f"    {{{numbers}, __builtin_nan(\"\")}}")
+        columns.append(f'    {{{numbers}, __builtin_nan("")}}')
     body = ",\n".join(columns)
     return f"extern const double tw_turns[3][256];\nconst double tw_turns[3][256] = {{\n{body}}};\n"
 

@@ -13,7 +13,7 @@
 #include "tw_reduce.h"
 
 #define TW_SPLIT 256        // keys of a split: also the row stride of scores, TW_KB
-#define TW_TILE_ROWS 64     // (token, query head) rows of one tile
+#define TW_TILE_ROWS 96     // (token, query head) rows of one tile
 #define TW_SPLIT_TOKENS 16  // up to this many new tokens, splits may go to different threads
 
 struct TwAttention {

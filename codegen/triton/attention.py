@@ -153,8 +153,10 @@ class _Emitter:
         part, queries = self.part, self.schedule.queries
         # tile number at which sequence i starts
         first = "{at}" if queries == 1 else f"{{at}} // {queries} + {{i}}"
+        # a sequence's last tiles see the most keys: they go first
+        tile = "tl.program_id(0)" if queries == 1 else "tl.num_programs(0) - 1 - tl.program_id(0)"
         self.lines(f"""
-tile = tl.program_id(0)
+tile = {tile}
 head = tl.program_id(1)
 split = tl.program_id(2)
 low = tile * 0
@@ -166,7 +168,9 @@ middle = (low + high) // 2
 is_before = {first.format(at=at, i="middle")} > tile
 high = tl.where(is_before, middle, high)
 low = tl.where(is_before, low, middle)""")
-        skipped = "tile" if queries == 1 else f"start + (tile - start // {queries} - low) * {queries}"
+        skipped = (
+            "tile" if queries == 1 else f"start + (tile - start // {queries} - low) * {queries}"
+        )
         self.lines(f"""
 start = tl.load(p{part.query_starts} + low)
 stop = tl.load(p{part.query_starts} + low + 1)

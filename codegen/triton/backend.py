@@ -95,8 +95,7 @@ class TritonBackend:
         present = {v.lo: v for v in variants}
         any_ = variants[0]
         return [
-            present.get(lo)
-            or Variant(any_.kernel, any_.params, any_.dims, (0, 1, 1), lo, hi)
+            present.get(lo) or Variant(any_.kernel, any_.params, any_.dims, (0, 1, 1), lo, hi)
             for lo, hi, _ in buckets
         ]
 

@@ -172,5 +172,3 @@ def symbol_type(kernel: LoopKernel, name: str) -> str:
     """i32 where the symbol is proved to fit, else i64."""
     known = kernel.ranges.get(name)
     return "i32" if known is not None and known.hi is not None and known.hi < 2**31 else "i64"
-
-

@@ -4,6 +4,8 @@ Every choice depends on the kernel, the target and that size only, so a program 
 same program. The numbers for sm_90 come from searches on an H200 (benchmarks/gpu_search.py).
 """
 
+from dataclasses import replace
+
 from ...ir.dim import Dim, ceildiv, minimum, product
 from ...ir.facts import Facts
 from ...ir.target import Target
@@ -24,7 +26,11 @@ from .schedule import (
 Bucket = tuple[int, int | None, Schedule]  # for lo <= size (<= hi when given)
 
 PERSISTENT = 16384  # the longest row that a program holds whole
-LONG_ROW, FEW_ROWS = PERSISTENT + 1, 32  # rows this long, this few, are each shared out among programs
+LONG_ROW, FEW_ROWS = (
+    PERSISTENT + 1,
+    32,
+)  # rows this long, this few, are each shared out among programs
+RESERVED = 3072  # bytes of shared memory for barriers and the joining of warps
 ROOMY = 128 * 1024  # bytes of shared memory that hold three or more stages of large tiles
 THIN = ((2, 16), (17, 64))  # rows for which rows of w take the long side of a tile
 SPLITS, PROGRAMS = (32, 8, 4), 1000  # of one token's keys; programs in all that are worth it
@@ -89,7 +95,9 @@ def row_splits(part: Reduce) -> int | None:
     extent = part.axis.extent
     if not isinstance(extent, int) or extent < LONG_ROW or not can_split(part):
         return None
-    return next((s for s in range(64, 15, -1) if extent % s == 0 and extent // s <= PERSISTENT), None)
+    return next(
+        (s for s in range(64, 15, -1) if extent % s == 0 and extent // s <= PERSISTENT), None
+    )
 
 
 def reduce_schedule(kernel: LoopKernel, part: Reduce, facts: Facts) -> ReduceSchedule:
@@ -116,7 +124,9 @@ def _is_strided(part: Reduce) -> bool:
         return False
     values = [r.value for phase in part.phases for r in phase]
     loads = [load for value in values for load in loads_of(value)]
-    strides = [(_factor(x.offset, part.rows[-1].name), _factor(x.offset, part.axis.name)) for x in loads]
+    strides = [
+        (_factor(x.offset, part.rows[-1].name), _factor(x.offset, part.axis.name)) for x in loads
+    ]
     return any(row == 1 and axis not in (0, 1) for row, axis in strides)
 
 
@@ -147,8 +157,9 @@ def _contract(part: Contract, facts: Facts, target: Target) -> tuple[Dim, list[B
         table = [
             (0, 1, gemv_schedule(part, facts)),
             *((lo, hi, thin_schedule(part, facts, target, hi)) for lo, hi in THIN),
-            (65, 512, tiled_schedule(part, target, is_large=False)),
-            (513, None, tiled_schedule(part, target, is_large=True)),
+            (65, 128, tiled_schedule(part, facts, target, 128)),
+            (129, 512, tiled_schedule(part, facts, target, 512)),
+            (513, None, tiled_schedule(part, facts, target, None)),
         ]
     return rows, clip(table, facts, rows)
 
@@ -169,28 +180,43 @@ def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotS
     prologue = has_prologue(part)
     if target.shared_bytes < ROOMY:
         return DotSchedule(bm, 64, 64, True, prologue, num_warps=4, num_stages=2)
-    n, k = facts.hint(part.n.extent), part.k.extent
     if prologue and bm == 16:
         # recomputing x in every program costs less than a launch; wide steps hide it
-        stages = 4 if len(part.ws) == 1 else 3
-        return DotSchedule(bm, 64, 256, True, False, num_warps=4, num_stages=stages)
-    stages = 5 if len(part.ws) == 1 else 4
-    split = 1
-    if ceildiv(n, 64) < 80 and isinstance(k, int) and k % 256 == 0 and k >= 2048:
-        split = 2  # too few programs for the multiprocessors
-    return DotSchedule(bm, 64, 128, True, prologue, split, num_warps=4, num_stages=stages)
+        return fitted(part, target, DotSchedule(bm, 64, 256, True, num_stages=4))
+    split = 2 if lacks_programs(part, facts, 64) else 1
+    return fitted(part, target, DotSchedule(bm, 64, 128, True, prologue, split, num_stages=5))
 
 
-def tiled_schedule(part: Contract, target: Target, *, is_large: bool) -> DotSchedule:
-    """Many rows of x."""
+def tiled_schedule(part: Contract, facts: Facts, target: Target, most: int | None) -> DotSchedule:
+    """Up to `most` rows of x."""
     prologue = has_prologue(part)
     if target.shared_bytes < ROOMY:
         return DotSchedule(128, 64, 32, False, prologue, num_warps=4, num_stages=2)
     if len(part.ws) > 1:
-        return DotSchedule(128, 128, 64, False, prologue, num_warps=8, num_stages=3 + (not is_large))
-    if is_large:
-        return DotSchedule(128, 256, 64, False, prologue, num_warps=8, num_stages=3)
-    return DotSchedule(64, 128, 64, False, prologue, num_warps=4, num_stages=4)
+        stages = 3 if most is None else 4
+        wide = DotSchedule(128, 128, 64, False, prologue, num_warps=8, num_stages=stages)
+    elif most is None:
+        wide = DotSchedule(128, 256, 64, False, prologue, num_warps=8, num_stages=3)
+    elif most > 128:
+        wide = DotSchedule(64, 128, 64, False, prologue, num_warps=4, num_stages=4)
+    else:
+        split = 2 if lacks_programs(part, facts, 64) else 1
+        wide = DotSchedule(128, 64, 128, False, prologue, split, num_warps=8, num_stages=4)
+    return fitted(part, target, wide)
+
+
+def lacks_programs(part: Contract, facts: Facts, bn: int) -> bool:
+    """Whether tiles of `bn` rows of w leave multiprocessors idle, and k is worth cutting."""
+    n, k = facts.hint(part.n.extent), part.k.extent
+    return ceildiv(n, bn) < 80 and isinstance(k, int) and k % 256 == 0 and k >= 2048
+
+
+def fitted(part: Contract, target: Target, schedule: DotSchedule) -> DotSchedule:
+    """With as many stages as fit into shared memory."""
+    width = max(part.x_dtype.nbytes, part.w_dtype.nbytes)
+    stage = (schedule.bm + schedule.bn * len(part.ws)) * schedule.bk * width
+    stages = max(min(schedule.num_stages, (target.shared_bytes - RESERVED) // stage), 1)
+    return replace(schedule, num_stages=stages)
 
 
 # ---- attention -----------------------------------------------------------------------------
@@ -205,7 +231,7 @@ def _attention(
     roomy = target.shared_bytes >= ROOMY
     stages = 2 if roomy else 1
     keys = 32 if wide else 64
-    queries = max((64 if wide else 128) // power_of_2(group), 1)
+    queries = max(64 // power_of_2(group), 1)
     table: list[Bucket] = []
     after = 0
     for splits in SPLITS:
@@ -218,7 +244,7 @@ def _attention(
     if roomy and not wide:
         last = AttentionSchedule(1, 128, 1, 4, 3)
     table.append((after, MANY - 1, last))
-    prefill = AttentionSchedule(queries, keys, 1, 4 if wide else 8, stages)
+    prefill = AttentionSchedule(queries, keys, 1, 4, stages)
     select = minimum(part.tokens - part.sequences, 1) * MANY + part.sequences
     if part.tokens == part.sequences:
         return part.sequences, clip(table, facts, part.sequences)

@@ -130,7 +130,9 @@ class Env:
             self._full(v.text, e.dtype) if isinstance(e, Const) else v.text
             for v, e in ((then, select.then), (other, select.other))
         ]
-        return self._named(f"tl.where({inside.text}, {texts[0]}, {texts[1]})", [inside, then, other])
+        return self._named(
+            f"tl.where({inside.text}, {texts[0]}, {texts[1]})", [inside, then, other]
+        )
 
     def _index(self, value: Dim, dtype: DType) -> Val:
         if isinstance(value, int):
@@ -285,5 +287,3 @@ def identity(op: str, dtype: DType) -> float | int | bool:
     signed = dtype.kind == "int"
     top = 2 ** (dtype.bits - signed) - 1
     return (-(top + 1) if signed else 0) if op in ("max", "argmax") else top
-
-

@@ -98,8 +98,10 @@ class _Emitter:
         axes = frozenset([part.k.name]) if number is None else frozenset()
         k = self.body.name(index, axes, "k")
         mask = None
-        ends_inside = isinstance(part.k.extent, int) and number is not None and (
-            (number + 1) * bk <= part.k.extent
+        ends_inside = (
+            isinstance(part.k.extent, int)
+            and number is not None
+            and ((number + 1) * bk <= part.k.extent)
         )
         if not ends_inside and not self.facts.proved_multiple(part.k.extent, bk):
             mask = self.body.name(f"{k} < {self.scalars.dim(part.k.extent).text}", axes, "in")
@@ -148,10 +150,6 @@ class _Emitter:
                 text = f"tl.sum({variable}, axis=1, keep_dims=True)"
                 refs[name] = Val(self.body.name(text, prefix="r"), axes, frozenset([0]))
         extents = (*self.part.batch, self.part.m, self.part.n)
-        env = Env(
-            self.body, self.kernel, extents, self.fixed, f"[{self.schedule.bn}, 1]", 2, refs
-        )
+        env = Env(self.body, self.kernel, extents, self.fixed, f"[{self.schedule.bn}, 1]", 2, refs)
         for store in self.part.stores:
             env.store(store)
-
-

@@ -75,5 +75,3 @@ def split_index(
     if axes:
         result[axes[0].name] = AxisVar(rest, dims, mask)
     return result
-
-

@@ -94,7 +94,9 @@ class _Emitter:
         """Elements of the current step of `loop`."""
         name = frozenset([self.part.axis.name])
         index = self.body.name(f"at + {lanes}", name, "col")
-        return self.tile(index, self._below(index, self.part.axis.extent, self.schedule.block, name))
+        return self.tile(
+            index, self._below(index, self.part.axis.extent, self.schedule.block, name)
+        )
 
     def _below(
         self, index: str, extent: Dim, step: int, axes: frozenset[str] = frozenset()
@@ -114,8 +116,10 @@ class _Emitter:
             text = self.body.name(
                 f"tl.where({axis.mask}, {text}, {full})", value.axes | {self.part.axis.name}
             )
-        if AXIS not in value.dims and axis.mask is None or (
-            self.schedule.rows > 1 and ROWS not in value.dims
+        if (
+            AXIS not in value.dims
+            and axis.mask is None
+            or (self.schedule.rows > 1 and ROWS not in value.dims)
         ):
             text = self.body.name(
                 f"tl.broadcast_to({text}, {self.shape})", value.axes | {self.part.axis.name}
@@ -140,7 +144,9 @@ class _Emitter:
         if reduction.op.startswith("arg"):
             key = self.body.name(arg_key(text, dtype, reduction.op))
             index = tile.axes[self.part.axis.name].text
-            self.define(reduction, self.arg_result(key, f"{index} + tl.zeros({self.shape}, tl.int32)"))
+            self.define(
+                reduction, self.arg_result(key, f"{index} + tl.zeros({self.shape}, tl.int32)")
+            )
         else:
             self.define(reduction, folded(reduction.op, text, dtype, reduction.dtype))
 
@@ -197,9 +203,7 @@ class _Emitter:
     def row_stores(self) -> None:
         """Stores made once a row."""
         rows = self.schedule.rows
-        env = Env(
-            self.body, self.kernel, self.part.rows, self.rows, f"[{rows}, 1]", 2, self.refs
-        )
+        env = Env(self.body, self.kernel, self.part.rows, self.rows, f"[{rows}, 1]", 2, self.refs)
         for store in self.part.row_stores:
             env.store(store)
 

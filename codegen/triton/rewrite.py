@@ -141,7 +141,8 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
     refs: dict[str, Element] = {}
     for i in range(len(part.ws)):
         loads = [
-            Load(own + i, substitute(_row_major(space), {"_split": s}), dtype) for s in range(splits)
+            Load(own + i, substitute(_row_major(space), {"_split": s}), dtype)
+            for s in range(splits)
         ]
         total: Element = loads[0]
         for load in loads[1:]:
@@ -232,9 +233,6 @@ def _row_major(axes: tuple[Axis, ...]) -> Dim:
 def accumulator_of(dtype: DType) -> DType:
     """What products of `dtype` are added in."""
 
-
     if dtype.is_float:
         return f64 if dtype == f64 else f32
     return i32
-
-

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ...ir.types import DType, f64
 
 # Helpers that every emitted module starts with; @triton.jit functions are inlined where used.
-PRELUDE = '''\
+PRELUDE = """\
 import triton
 import triton.language as tl
 
@@ -84,7 +84,7 @@ def power(x, y):
     return tl.where((exponent == 0.0) | (base == 1.0), 1.0, result).to(x.dtype)
 
 
-'''
+"""
 
 
 def _infix(operator: str) -> Callable[..., str]:

@@ -132,8 +132,8 @@ def line(old, new):
     [
         ("", 1, "", "the text ends early"),
         ("graph block\n", 1, "graph block", "expected graph @name"),
-        (TEXT + "graph @two\n", 20, "graph @two", "text after the graph's end"),
-        (TEXT[: TEXT.index("  return")], 17, "", "the text ends early"),
+        (TEXT + "graph @two\n", 19, "graph @two", "text after the graph's end"),
+        (TEXT[: TEXT.index("  return")], 16, "", "the text ends early"),
         (line("dim b in [1, 8]", "dim b [1, 8]"), 2, "dim b", "expected dim, input, weight, state"),
         (line("= rms_norm(", "= rms_nrom("), 9, "%0", "no op named 'rms_nrom'(.|\n)*rms_norm"),
         (line("{eps=1e-05}", "{epsilon=1}"), 9, "epsilon", "rms_norm has no attribute 'epsilon'"),

@@ -1,6 +1,8 @@
 """DLPack in both directions against torch and NumPy, for every dtype."""
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import ml_dtypes
@@ -132,6 +134,40 @@ def test_capsules_of_any_memory_are_released(is_taken):
     del capsule
     gc.collect()
     assert gone() is None
+
+
+EXIT = """
+import sys
+import numpy as np, torch
+from tilewright.ir import types
+from tilewright.runtime.dlpack import CPU, View, capsule_of
+host = np.arange(6, dtype=np.float32)
+class Cycle: pass
+cycle = Cycle()
+cycle.itself = cycle
+cycle.tensor = torch.utils.dlpack.from_dlpack(
+    capsule_of(View(host.ctypes.data, (6,), None, types.f32, CPU, host))
+)
+sys.modules["kept_to_the_end"] = cycle
+"""
+
+
+def test_a_tensor_may_outlive_the_interpreter():
+    result = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (2, 1, 3), (1, 1)])
+@pytest.mark.parametrize("name", ["f32", "bf16", "i64", "bool"])
+def test_capsules_of_all_shapes(shape, name):
+    dtype = types.DTYPES[name]
+    host = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype.numpy)
+    view = View(host.ctypes.data, shape, None, dtype, CPU, host)
+    tensor = torch.utils.dlpack.from_dlpack(capsule_of(view))
+    assert tensor.dtype is TORCH[name]
+    assert tuple(tensor.shape) == shape
+    assert tensor.is_contiguous()
+    assert tensor.double().tolist() == host.astype(np.float64).tolist()
 
 
 def test_what_is_no_array_is_an_error():

@@ -1,5 +1,7 @@
 """Tokens to text piece by piece: bytes of one character apart, stop strings across pieces."""
 
+import json
+
 import pytest
 
 from tilewright.ir.errors import ArtifactError, RequestError
@@ -111,6 +113,63 @@ def test_stop_strings_wait_for_min_tokens(tokenizer):
     assert pieces.stopped_by is None
     pieces.push(ord("x"))
     assert (pieces.text, pieces.stopped_by) == ("xy", "x")
+
+
+@pytest.fixture(scope="module")
+def sentencepiece():
+    """A tokenizer as Llama 2's: spaces as in its pieces, bytes for what it has no piece of."""
+    pieces = ["<unk>", "\u2581", "\u2581a", "\u2581b", "a", "b", "."]
+    vocab = [[p, -float(i)] for i, p in enumerate(pieces)]
+    vocab += [[f"<0x{b:02X}>", -100.0] for b in range(256)]
+    config = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": "\u2581"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+            ],
+        },
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": True},
+    }
+    return Tokenizer(json.dumps(config))
+
+
+@pytest.mark.parametrize("text", ["a b a", "a 日本語 b", "日本語日本語日本語", "b.  a"])
+@pytest.mark.parametrize("prompt", ["", "a", "a 日本語日本", "日"])
+@pytest.mark.parametrize("stop", [(), ("never",)])
+def test_pieces_of_sentencepiece(sentencepiece, prompt, text, stop):
+    """What follows a prompt keeps its leading space; without a prompt there is none to keep."""
+    tokens = sentencepiece.encode(text)
+    context = sentencepiece.encode(prompt)
+    pieces = stream(sentencepiece, context, stop=stop)
+    shown = []
+    for token in tokens:
+        pieces.push(token)
+        shown.append(pieces.take())
+    pieces.finish()
+    shown.append(pieces.take())
+    assert "".join(shown) == (" " if prompt else "") + text
+    assert "\ufffd" not in "".join(shown)
+    at_once = stream(sentencepiece, context, stop=stop)
+    for token in tokens:
+        at_once.push(token)
+    at_once.finish()
+    assert at_once.text == "".join(shown)
 
 
 # ---- tokenizer and chat --------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+
 from tilewright.codegen import pack
 from tilewright.codegen.cpp import abi
 from tilewright.codegen.cpp.compile import compile_library

@@ -2,9 +2,21 @@
 
 import numpy as np
 import pytest
+
 from tilewright.codegen import pack
 from tilewright.codegen.loops import (
-    Apply, Axis, Cast, Const, Contract, Load, LoopKernel, Param, Reduction, Ref, Select, Store,
+    Apply,
+    Axis,
+    Cast,
+    Const,
+    Contract,
+    Load,
+    LoopKernel,
+    Param,
+    Reduction,
+    Ref,
+    Select,
+    Store,
 )  # fmt: skip
 from tilewright.ir.dim import symbol
 from tilewright.ir.target import cpu
@@ -45,7 +57,11 @@ def linear(N: int, K: int, dtype, *, weights=1, packed=True, norm=False, out=f32
 def batched(x_dtype, w_dtype, *, transposed: bool) -> LoopKernel:
     """y[b] = x[b] @ w[b]: [b, m, k] x [b, n, k] (or [b, k, n]), all sizes symbolic."""
     wide = f32 if x_dtype in (bf16, f16) else x_dtype
-    w_at = (b * symbol("K") + k) * symbol("N") + n if transposed else (b * symbol("N") + n) * symbol("K") + k
+    w_at = (
+        (b * symbol("K") + k) * symbol("N") + n
+        if transposed
+        else (b * symbol("N") + n) * symbol("K") + k
+    )
     x = Load(0, (b * symbol("M") + m) * symbol("K") + k, wide)
     w = Load(1, w_at, wide)
     acc = i32 if x_dtype == i8 else wide
@@ -167,7 +183,16 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it(library, rng, name):
     arrays = operands(library, name, rng, 300)
     (shape,) = [p.type.shape for p in kernel.params if p.is_written]
     whole = None
-    for first, rows in ((0, 300), (0, 1), (7, 2), (7, 5), (40, 12), (239, 13), (290, 10), (100, 100)):
+    for first, rows in (
+        (0, 300),
+        (0, 1),
+        (7, 2),
+        (7, 5),
+        (40, 12),
+        (239, 13),
+        (290, 10),
+        (100, 100),
+    ):
         given = [a[first : first + rows] if i == 0 else a for i, a in enumerate(arrays)]
         out = np.zeros([rows if d == t else d for d in shape], kernel.params[-1].type.dtype.numpy)
         library.run(name, [*given, out], {"t": rows})
@@ -196,7 +221,12 @@ def test_batched_products_of_activations(library, rng, dtype, suffix):
         kernel = library.kernels[f"batched_{dtype}{suffix}"]
         if dtype == "i8":
             arrays = [rng.integers(-128, 128, s).astype(np.int8) for s in shapes]
-            want = np.matmul(*(a.astype(np.int32) for a in (arrays[0], arrays[1] if suffix else arrays[1].swapaxes(1, 2))))
+            want = np.matmul(
+                *(
+                    a.astype(np.int32)
+                    for a in (arrays[0], arrays[1] if suffix else arrays[1].swapaxes(1, 2))
+                )
+            )
             out = np.zeros((B, M, N), np.int32)
             library.run(f"batched_{dtype}{suffix}", [*arrays, out], dict(B=B, M=M, N=N, K=K))
             np.testing.assert_array_equal(out, want)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+
 from tilewright.codegen.cpp.scalars import FUNCTIONS
 from tilewright.codegen.loops import Apply, Axis, Load, LoopKernel, Param, Pointwise, Store
 from tilewright.ir import scalar
@@ -13,7 +14,21 @@ from tilewright.ir.types import TensorType, bool_, f32, f64, i8, i32, i64, u8
 from .harness import Library
 
 TINY = np.finfo(np.float32).tiny
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, TINY, -TINY, 3.4e38, -3.4e38, 1.0, -1.0]
+SPECIAL = [
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1e-45,
+    -1e-45,
+    TINY,
+    -TINY,
+    3.4e38,
+    -3.4e38,
+    1.0,
+    -1.0,
+]
 # function -> (units in the last place allowed, ranges in which it is sampled)
 UNARY = {
     "exp": (2, [(-104, 89), (-1, 1), (-1e-5, 1e-5)]),

@@ -3,9 +3,20 @@
 import ml_dtypes
 import numpy as np
 import pytest
+
 from tilewright.codegen import pack
 from tilewright.codegen.loops import (
-    Apply, Axis, Cast, Const, Index, Load, LoopKernel, Param, Pointwise, Select, Store,
+    Apply,
+    Axis,
+    Cast,
+    Const,
+    Index,
+    Load,
+    LoopKernel,
+    Param,
+    Pointwise,
+    Select,
+    Store,
 )  # fmt: skip
 from tilewright.ir.dim import maximum, symbol
 from tilewright.ir.types import TensorType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
@@ -178,7 +189,9 @@ def test_conversions(library, rng, source, dtype):
     x = x.astype(source.numpy)
     out = np.zeros(333, dtype.numpy)
     library.run(f"{source}_to_{dtype}", [x, out], {"n": 333})
-    np.testing.assert_array_equal(out, x.astype(np.float32 if dtype != bf16 else x.dtype).astype(dtype.numpy))
+    np.testing.assert_array_equal(
+        out, x.astype(np.float32 if dtype != bf16 else x.dtype).astype(dtype.numpy)
+    )
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16])

@@ -2,8 +2,19 @@
 
 import numpy as np
 import pytest
+
 from tilewright.codegen.loops import (
-    Apply, Axis, Cast, Const, Load, LoopKernel, Param, Reduce, Reduction, Ref, Store,
+    Apply,
+    Axis,
+    Cast,
+    Const,
+    Load,
+    LoopKernel,
+    Param,
+    Reduce,
+    Reduction,
+    Ref,
+    Store,
 )  # fmt: skip
 from tilewright.ir.dim import symbol
 from tilewright.ir.types import TensorType, bool_, f32, f64, i32, i64
@@ -79,7 +90,9 @@ def test_every_reduction(library, rng, rows, width):
     sizes = {"n": rows, "w": width}
     library.check("of_f32", [x.astype(np.float32)], sizes, rtol=1e-5, atol=1e-4)
     library.check("of_f64", [x], sizes, rtol=1e-12, atol=1e-12)
-    library.check("of_i32", [rng.integers(-9, 9, (rows, width)).astype(np.int32)], sizes, exact=True)
+    library.check(
+        "of_i32", [rng.integers(-9, 9, (rows, width)).astype(np.int32)], sizes, exact=True
+    )
     library.check("of_bool", [rng.integers(0, 2, (rows, width)).astype(bool)], sizes, exact=True)
     library.check("softmax", [x.astype(np.float32)], sizes)
 
@@ -123,7 +136,9 @@ def test_one_long_row_is_shared_among_threads_with_the_same_bits(library, rng, t
         x = rng.standard_normal((1, width)).astype(np.float32)
         results = []
         for count in (1, threads):
-            outputs = [np.zeros(1, p.type.dtype.numpy) for p in library.kernels["of_f32"].params[1:]]
+            outputs = [
+                np.zeros(1, p.type.dtype.numpy) for p in library.kernels["of_f32"].params[1:]
+            ]
             library.run("of_f32", [x, *outputs], {"n": 1, "w": width}, count)
             results.append([o.tobytes() for o in outputs])
         assert results[0] == results[1]

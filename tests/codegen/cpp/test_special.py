@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tilewright.codegen.loops import LoopKernel, PagedAttention, Param, Sample
 from tilewright.ir.dim import symbol
 from tilewright.ir.types import TensorType, bf16, f16, f32, i32, i64
@@ -63,15 +64,24 @@ def make_batch(rng, kernel, lengths, contexts, padding=3, scale=1.0):
     for row, count in zip(table, counts, strict=True):
         row[:count] = ids[at : at + count]
         at += count
-    pool = (rng.standard_normal((len(ids), 2, G, W, D)) * scale).astype(kernel.params[1].type.dtype.numpy)
+    pool = (rng.standard_normal((len(ids), 2, G, W, D)) * scale).astype(
+        kernel.params[1].type.dtype.numpy
+    )
     tokens = sum(lengths) + padding
-    q = (rng.standard_normal((tokens, part.num_heads, D)) * scale).astype(kernel.params[0].type.dtype.numpy)
+    q = (rng.standard_normal((tokens, part.num_heads, D)) * scale).astype(
+        kernel.params[0].type.dtype.numpy
+    )
     starts = np.cumsum([0, *lengths]).astype(np.int32)
     return [q, pool, table, starts, np.array(contexts, np.int32)]
 
 
 def sizes_of(arrays):
-    return {"t": len(arrays[0]), "seqs": len(arrays[4]), "width": arrays[2].shape[1], "pages": len(arrays[1])}
+    return {
+        "t": len(arrays[0]),
+        "seqs": len(arrays[4]),
+        "width": arrays[2].shape[1],
+        "pages": len(arrays[1]),
+    }
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -133,7 +143,6 @@ def test_a_nan_query_spoils_only_itself(library, rng):
     library.run("plain", [*arrays, out], sizes_of(arrays))
     assert np.isnan(out[2, 1]).all()
     assert np.isfinite(np.delete(out.reshape(24, -1), 13, 0)).all()
-
 
 
 # ---- sampling ------------------------------------------------------------------------------------

@@ -29,7 +29,10 @@ class Case:
 
     def expected(self) -> list[np.ndarray]:
         """Every parameter after the kernel, floats in float64."""
-        flat = [a.reshape(-1).astype(np.float64) if _is_float(a) else a.reshape(-1).copy() for a in self.arrays]
+        flat = [
+            a.reshape(-1).astype(np.float64) if _is_float(a) else a.reshape(-1).copy()
+            for a in self.arrays
+        ]
         run_kernel(self.kernel, flat, self.sizes)
         return flat
 

@@ -150,7 +150,9 @@ def scores(t=9) -> Case:
     return make(b, [b.where(seen, y, b.constant(float("-inf"), f32))], {"t": t})
 
 
-def attention(lengths, contexts, *, dtype=f32, heads=4, groups=2, size=8, page=4, window=None, softcap=None) -> Case:
+def attention(
+    lengths, contexts, *, dtype=f32, heads=4, groups=2, size=8, page=4, window=None, softcap=None
+) -> Case:
     """Sequences of `lengths` new tokens, `contexts` cached ones in all; q is a slice."""
     b = Builder()
     s, n, pages, width = (b.dim(name, 1, 4096) for name in ("t", "seqs", "pages", "width"))

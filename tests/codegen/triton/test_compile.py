@@ -47,7 +47,9 @@ CASES = {
     "linear_f32": lambda: samples.linear(4, 256, 512, f32),
     "gated": lambda: samples.gated(4, 256, 512, bf16),
     "scores": samples.scores,
-    "attention": lambda: samples.attention([4], [4], dtype=bf16, heads=32, groups=8, size=128, page=16),
+    "attention": lambda: samples.attention(
+        [4], [4], dtype=bf16, heads=32, groups=8, size=128, page=16
+    ),
     "sample": lambda: samples.sample(128256),
 }
 
@@ -63,7 +65,9 @@ def test_other_schedules_compile(target):
     linear = samples.linear(4, 256, 512, bf16)
     build(linear, target, DotSchedule(16, 64, 64, True, True, split_k=2, num_stages=2))
     build(
-        samples.attention([4], [4], dtype=bf16, heads=8, groups=2, size=64, window=100, softcap=30.0),
+        samples.attention(
+            [4], [4], dtype=bf16, heads=8, groups=2, size=64, window=100, softcap=30.0
+        ),
         target,
         AttentionSchedule(16, 32, 1, 4, 1),
     )

@@ -36,7 +36,8 @@ def test_pointwise_bf16(interpreter):
 
 @pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm"])
 @pytest.mark.parametrize(
-    "schedule", [ReduceSchedule(4, 32, True), ReduceSchedule(1, 32, True), ReduceSchedule(2, 16, False)]
+    "schedule",
+    [ReduceSchedule(4, 32, True), ReduceSchedule(1, 32, True), ReduceSchedule(2, 16, False)],
 )
 def test_norms(interpreter, name, schedule):
     check(interpreter, samples.norm(name), schedule)
@@ -51,7 +52,9 @@ def test_columns(interpreter):
     check(interpreter, samples.columns(), ReduceSchedule(16, 16, False))
 
 
-@pytest.mark.parametrize("schedule", [GemvSchedule(1, 16, 2), GemvSchedule(4, 32, 1), GemvSchedule(16, 64, 4)])
+@pytest.mark.parametrize(
+    "schedule", [GemvSchedule(1, 16, 2), GemvSchedule(4, 32, 1), GemvSchedule(16, 64, 4)]
+)
 @pytest.mark.parametrize("m", [1, 3])
 def test_gemv(interpreter, schedule, m):
     check(interpreter, samples.linear(m), schedule)
@@ -92,7 +95,13 @@ BATCHES = [([1], [9]), ([1, 1, 1], [4, 17, 1]), ([5, 1, 9], [5, 12, 20]), ([3, 0
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize(
-    "schedule", [AttentionSchedule(1, 16), AttentionSchedule(1, 16, 3), AttentionSchedule(4, 16), AttentionSchedule(1, 4)]
+    "schedule",
+    [
+        AttentionSchedule(1, 16),
+        AttentionSchedule(1, 16, 3),
+        AttentionSchedule(4, 16),
+        AttentionSchedule(1, 4),
+    ],
 )
 def test_attention(interpreter, batch, schedule):
     check(interpreter, samples.attention(*batch), schedule)

@@ -1,0 +1,60 @@
+"""A program's weights, each computed when it is asked for: one is in memory at a time."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from ..codegen.pack import pack, packed_shape
+from ..ir.evaluate import evaluate
+from ..ir.graph import Graph, Node, Value
+from ..ir.program import Program
+from ..ir.types import DType
+from ..passes import PassResult
+
+
+class PreparedWeights(Mapping[str, np.ndarray]):
+    """Weights of `program` in their layouts, computed from the original ones.
+
+    `load` gives an original weight by name. Nothing is kept: look each one up once.
+    """
+
+    def __init__(self, result: PassResult, load: Callable[[str], np.ndarray], program: Program):
+        self._load = load
+        self._buffers = {b.name: b for b in program.weights}
+        self._prepare = result.prepare
+        self._sources: dict[str, Value] = {}
+        if result.prepare is not None:
+            names = [v.name or "" for v in result.graph.weights]
+            self._sources = dict(zip(names, result.prepare.outputs, strict=True))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        buffer = self._buffers[name]
+        if self._prepare is None:
+            array = self._load(name)
+        else:
+            graph = _only(self._prepare, self._sources[name])
+            (array,), _ = evaluate(graph, {}, self._load, precision=None)
+        return pack(buffer.layout, array.astype(buffer.type.dtype.numpy, copy=False))
+
+    def facts(self, name: str) -> tuple[tuple[int, ...], DType]:
+        """Shape and dtype of one array, without computing it."""
+        buffer = self._buffers[name]
+        return packed_shape(buffer.layout, buffer.type.shape), buffer.type.dtype
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._buffers)
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+
+def _only(graph: Graph, output: Value) -> Graph:
+    """The part of `graph` that one output depends on."""
+    needed: set[Node] = set()
+    stack = [output]
+    while stack:
+        node = stack.pop().node
+        if node is not None and node not in needed:
+            needed.add(node)
+            stack.extend(node.operands)
+    return graph.replace(nodes=tuple(n for n in graph.nodes if n in needed), outputs=(output,))
