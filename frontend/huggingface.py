@@ -168,7 +168,9 @@ def _trace(module: Any) -> Imported:
 
 def _declined(error: BaseException | None) -> str | None:
     """Why the hook declined, when that is what went wrong."""
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))  # chains of exceptions may be circular
         if isinstance(error, HookDeclined):
             return str(error)
         if isinstance(error, AttributeError | TypeError) and "MaskMark" in str(error):
@@ -178,8 +180,10 @@ def _declined(error: BaseException | None) -> str | None:
 
 
 def _stateless(graph: Graph, where: str) -> Graph:
-    """The graph without buffers that are written before they are read, such as a rotary table
-    that is chosen anew in each call. `UnsupportedModel` if any other is kept between calls."""
+    """The graph without buffers that are only written, such as a rotary table chosen in each call.
+
+    Raises `UnsupportedModel` if any other is kept between calls.
+    """
     read = {value for node in graph.nodes for value in node.operands} | set(graph.outputs)
     kept = [str(state.name) for state in graph.states if state in read]
     if kept:

@@ -55,7 +55,10 @@ def export(
                 module, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
             )
         except Exception as error:
-            raise explain(error) from error
+            explained = explain(error)
+            if explained is error:
+                raise
+            raise explained from error
     return program, shapes.leaves
 
 
@@ -79,7 +82,10 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
         try:
             return program.run_decompositions(table)
         except Exception as error:
-            raise explain(error) from error
+            explained = explain(error)
+            if explained is error:
+                raise
+            raise explained from error
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
@@ -121,7 +127,9 @@ def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
             config: Any = symbolic_config
             stack.enter_context(config.patch(backed_size_oblivious=True))
             stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", module=r"torch\.|copyreg")  # torch's own deprecations
+            # torch's own deprecations, and attributes that it puts back by itself after the trace
+            warnings.filterwarnings("ignore", module=r"torch\.|copyreg")
+            warnings.filterwarnings("ignore", r"The tensor attributes? .* assigned during export")
             if module is not None:
                 stack.enter_context(evaluation_mode(module))
             yield

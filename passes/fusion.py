@@ -151,6 +151,8 @@ class Fusion:
             if node.op.name != "rms_norm" or node not in groups.of:
                 continue
             problem = self.norm_problem(node)
+            if problem is None and self.follows_reduction(node):
+                problem = "it joins the reduction before it, which reads its rows anyway"
             if problem is not None:
                 self.refuse("prologue", problem, node.results[0])
                 continue
@@ -172,6 +174,23 @@ class Fusion:
             if not self.is_whole_x(reader, node):
                 return f"the norm is not the x of {reader.op.name} as it stands"
         return None
+
+    def follows_reduction(self, node: Node) -> bool:
+        """Whether x is made from another norm's (or reduction's) rows, element by element."""
+        shape = squeezed(node.operands[0].shape)
+        stack, seen = [node.operands[0]], set()
+        while stack:
+            value = stack.pop()
+            maker = self.same_elements(value)
+            if maker is None or maker in seen:
+                continue
+            seen.add(maker)
+            kind = self.groups.of[maker].kind
+            if kind == "reduce":
+                return squeezed(maker.operands[0].shape) == shape
+            if kind == "pointwise" and maker.op.kind == "elementwise":
+                stack += [v for v in maker.operands if squeezed(v.shape) == shape]
+        return False
 
     def is_whole_x(self, product: Node, norm: Node) -> bool:
         """Whether the product's x is the norm, its last axis kept, and no weight is."""

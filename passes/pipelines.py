@@ -21,6 +21,7 @@ from .narrow_logits import NarrowLogits
 from .page_kv import PageKv
 from .partition import Partition
 from .plan_memory import PlanMemory
+from .sample_tokens import SampleTokens
 from .split_prepare import SplitPrepare
 from .store_weights import StoreWeights
 
@@ -77,13 +78,14 @@ def language_model(
     kv_dtype: DType | None = None,
     max_tokens: int | None = None,
     max_seqs: int | None = None,
-    argmax: bool = True,
+    samples: bool = True,
 ) -> tuple[Pass, ...]:
     """A causal language model over a paged cache: `tilewright.LLM`."""
     return (
         *recognize(),
         PageKv(page_size, kv_dtype, max_tokens, max_seqs),
-        NarrowLogits(argmax=argmax),  # after paging: rows of tokens mean something only then
+        NarrowLogits(argmax=not samples),  # after paging: rows of tokens mean something only then
+        *((SampleTokens(),) if samples else ()),
         HoistTransposes(),  # while rope is one op
         *lower(weight_dtype),
     )

@@ -6,7 +6,18 @@ import numpy as np
 
 from ..ir.dim import evaluate as evaluate_dim
 from ..ir.graph import Graph, Value
-from ..ir.layout import CONTEXT_LENS, LOGIT_ROWS, PAGE_TABLE, QUERY_STARTS, SLOTS
+from ..ir.layout import (
+    CONTEXT_LENS,
+    LOGIT_ROWS,
+    PAGE_TABLE,
+    QUERY_STARTS,
+    SEED,
+    SLOTS,
+    STEP,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+)
 
 LARGEST = 7  # an odd size for every symbol without an upper bound
 
@@ -95,6 +106,15 @@ def random_batch(
     ]
     starts = np.concatenate([[0], np.cumsum(counts)])
     batch = {SLOTS: places, PAGE_TABLE: table, QUERY_STARTS: starts, CONTEXT_LENS: context}
-    if any(v.name == LOGIT_ROWS for v in graph.inputs):
-        batch[LOGIT_ROWS] = rng.integers(0, tokens, binding["rows"])
-    return {name: np.asarray(a, np.int32) for name, a in batch.items()}
+    if "rows" in binding:
+        rows = binding["rows"]
+        batch |= {
+            LOGIT_ROWS: rng.integers(0, tokens, rows),
+            TEMPERATURE: rng.choice([0.0, 0.7, 1.0, 1.5], rows),
+            TOP_K: rng.integers(0, 8, rows),
+            TOP_P: rng.choice([0.5, 0.9, 1.0], rows),
+            SEED: rng.integers(0, 2**40, rows),
+            STEP: rng.integers(0, 100, rows),
+        }
+    types = {v.name: v.dtype.numpy for v in graph.inputs}
+    return {n: np.asarray(a).astype(types[n]) for n, a in batch.items() if n in types}

@@ -24,8 +24,9 @@ class SplitPrepare(Pass):
     name = "split-prepare"
 
     def run(self, graph: Graph) -> Graph:
-        nodes = preparable(graph)
-        frontier = _frontier(graph, nodes)
+        moved, kept = decide(graph)
+        stays = {n for n in graph.nodes if n not in moved or n in kept}
+        frontier = _frontier(graph, moved - kept, stays)
         if not frontier:
             findings.current().prepare = prepare_graph(graph, graph.weights)
             return graph
@@ -34,12 +35,8 @@ class SplitPrepare(Pass):
         for value in frontier:
             b[value] = b.weight(names[value], value.shape, value.dtype)
         for node in graph.nodes:
-            if node not in nodes:
+            if node in stays:
                 b.copy(node)
-            else:
-                for result in node.results:
-                    if result not in b:
-                        b[result] = result  # read only inside the prepare graph
         after = remove_dead(b.finish())
         read = {v for node in after.nodes for v in node.operands} | after.results
         after = after.replace(weights=tuple(w for w in after.weights if w in read))
@@ -51,14 +48,29 @@ class SplitPrepare(Pass):
         return after
 
 
-def preparable(graph: Graph) -> set[Node]:
-    """Weight-only nodes that are worth computing at build time."""
-    candidates = weight_only(graph)
+def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
+    """Nodes to compute at build time, and those of them that the graph computes itself as well.
+
+    The latter widen a stored weight (or are views of a widened one): storing what they make would
+    store the weight wide.
+    """
+    moved = {n for n in weight_only(graph) if not _expands(n)}
+    moved = _closed(graph, moved)
+    kept: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node in moved and _is_widened(node):
+            result = node.results[0]
+            readers = graph.uses.get(result, ())
+            if result in graph.results or any(u not in moved or u in kept for u in readers):
+                kept.add(node)
+    return moved, kept
+
+
+def _closed(graph: Graph, nodes: set[Node]) -> set[Node]:
+    """Those of `nodes` all of whose operands are weights, sources, or made by such nodes."""
     found: set[Node] = set()
     for node in graph.nodes:
-        if node not in candidates or _stays(node):
-            continue
-        if all(
+        if node in nodes and all(
             graph.is_weight(v) or v.node in found or (v.node and v.node.op.kind == "source")
             for v in node.operands
         ):
@@ -66,24 +78,33 @@ def preparable(graph: Graph) -> set[Node]:
     return found
 
 
-def _stays(node: Node) -> bool:
-    result = node.results[0]
-    if node.op.name == "cast":
-        source = node.operands[0].dtype
-        return source.is_float and result.dtype.is_float and source.bits < result.dtype.bits
-    numel = result.type.numel
+def _expands(node: Node) -> bool:
+    numel = node.results[0].type.numel
     assert isinstance(numel, int), "weight-only nodes are static"
     return node.op.name == "broadcast_to" and numel > MAX_EXPANDED
 
 
-def _frontier(graph: Graph, nodes: set[Node]) -> list[Value]:
-    """Values of `nodes` that are read by others or leave the graph, in order."""
+def _is_widened(node: Node) -> bool:
+    """A cast of a float to a wider one, or a view of such a cast."""
+    while node.op.kind == "view" and len(node.operands) == 1:
+        inner = node.operands[0].node
+        if inner is None:
+            return False
+        node = inner
+    if node.op.name != "cast":
+        return False
+    source, target = node.operands[0].dtype, node.results[0].dtype
+    return source.is_float and target.is_float and source.bits < target.bits
+
+
+def _frontier(graph: Graph, made: set[Node], stays: set[Node]) -> list[Value]:
+    """Values of `made` that nodes of `stays` read or that leave the graph, in order."""
     return [
         r
         for node in graph.nodes
-        if node in nodes
+        if node in made
         for r in node.results
-        if r in graph.results or any(u not in nodes for u in graph.uses.get(r, ()))
+        if r in graph.results or any(u in stays for u in graph.uses.get(r, ()))
     ]
 
 

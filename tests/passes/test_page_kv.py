@@ -101,7 +101,7 @@ def test_chunks_and_batches_give_what_each_sequence_gives_alone(variant):
 
 
 def test_the_whole_pipeline_gives_the_wanted_rows_and_their_argmax(variant):
-    chosen = passes.PIPELINES["language-model"](page_size=PAGE)
+    chosen = passes.PIPELINES["language-model"](page_size=PAGE, samples=False)
     result = passes.run(variant, chosen, check=1)
     weights = random_weights(variant, seed=3)
     names = [w.name for w in result.graph.weights]
@@ -113,6 +113,27 @@ def test_the_whole_pipeline_gives_the_wanted_rows_and_their_argmax(variant):
     assert logits.shape == (3, 64)
     assert difference(logits, expected[[6, 0, 3]]) < 1e-9
     np.testing.assert_array_equal(best, expected[[6, 0, 3]].argmax(-1))
+
+
+def test_tokens_are_sampled_in_the_program():
+    graph = decoder(layers=1)
+    result = passes.run(graph, passes.PIPELINES["language-model"](page_size=PAGE), check=1)
+    added = {v.name: str(v.type) for v in result.graph.inputs[-5:]}
+    assert added == {
+        "temperature": "f32[rows]",
+        "top_k": "i32[rows]",
+        "top_p": "f32[rows]",
+        "seed": "i64[rows]",
+        "step": "i64[rows]",
+    }
+    assert [str(v.type) for v in result.graph.outputs] == ["f32[rows, 64]", "i32[rows]"]
+    (node,) = [n for n in result.graph.nodes if n.op.name == "sample"]
+    assert node.operands[0] is result.graph.outputs[0]
+
+
+def test_sampling_needs_rows_of_logits():
+    with pytest.raises(PassError, match=r"not f32 rows of logits(.|\n)*f32\[1, t, 64\]"):
+        passes.run(decoder(layers=1), "sample-tokens", check=1)
 
 
 def test_metadata_symbols_and_states():

@@ -71,7 +71,7 @@ def test_a_llama_layer_is_six_kernels():
     assert shown[2:8] == layer
     assert shown[8:14] == layer
     assert shown[14:17] == layer[:3]
-    assert shown[17:] == [["gather", "gather"], *layer[3:], ["rms_norm", "matmul"], ["argmax"]]
+    assert shown[17:] == [["gather", "gather"], *layer[3:], ["rms_norm", "matmul"], ["sample"]]
 
 
 @pytest.mark.parametrize(
