@@ -132,8 +132,9 @@ class LLM(RuntimeLLM):
 
     @property
     def kernels_per_layer(self) -> float:
-        """Launches of one step that belong to layers, by the number of layers."""
-        counted = sum(_is_layer(step.loc) for step in self.program.steps)
+        """Launches of a decode step that belong to layers, by the number of layers."""
+        launches = self.executable.launches(dict.fromkeys(self.program.symbols, 1))
+        counted = sum(_is_layer(self.program.steps[launch.step].loc) for launch in launches)
         return counted / max(1, self.facts["num_layers"])
 
     def save(self, path: str | Path) -> Path:

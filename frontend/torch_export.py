@@ -202,7 +202,7 @@ class _ProgramImport:
             return
         expr = size.node.expr
         for symbol in sorted(expr.free_symbols, key=str):
-            hint = table.env.backed_var_to_val.get(symbol) if table.env is not None else None
+            hint = size.node.hint if expr.is_Symbol and size.node.has_hint() else None
             dim = table.bound(symbol.name)
             if dim is None:
                 dim = wanted.dim if expr.is_Symbol else None

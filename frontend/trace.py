@@ -23,17 +23,36 @@ from .importer import HANDLERS, live_nodes, target_name
 
 
 @contextmanager
-def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; every submodule's flag is restored after."""
-    training = [(part, part.training) for part in module.modules()]
+def borrowed(module: torch.nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; afterwards each part has the attributes it had before.
+
+    A forward method may set attributes (a cached table, say); while tracing they would become fake
+    tensors, which must not stay behind.
+    """
+    parts = list(module.modules())
+    before = [dict(part.__dict__) for part in parts]
+    registries = [
+        {name: value.copy() for name, value in attributes.items() if isinstance(value, dict | list)}
+        for attributes in before
+    ]
     try:
-        # the flags, not eval(): a module's own train() may do more than we could undo
-        for part, _ in training:
+        # the flag, not eval(): a module's own train() may do more than we could undo
+        for part in parts:
             part.training = False
         yield
     finally:
-        for part, flag in training:
-            part.training = flag
+        for part, attributes, held in zip(parts, before, registries, strict=True):
+            part.__dict__.clear()
+            part.__dict__.update(attributes)
+            for name, content in held.items():
+                # parameters, buffers, submodules, the user's own: the same object, its old content
+                attributes[name].clear()
+                fill = (
+                    attributes[name].update
+                    if isinstance(content, dict)
+                    else attributes[name].extend
+                )
+                fill(content)
 
 
 def export(
@@ -127,11 +146,11 @@ def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
             config: Any = symbolic_config
             stack.enter_context(config.patch(backed_size_oblivious=True))
             stack.enter_context(warnings.catch_warnings())
-            # torch's own deprecations, and attributes that it puts back by itself after the trace
+            # torch's own deprecations, and attributes set by forward, which `borrowed` puts back
             warnings.filterwarnings("ignore", module=r"torch\.|copyreg")
             warnings.filterwarnings("ignore", r"The tensor attributes? .* assigned during export")
             if module is not None:
-                stack.enter_context(evaluation_mode(module))
+                stack.enter_context(borrowed(module))
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

@@ -20,7 +20,7 @@ from ..ir.types import DType
 from .array import Array
 from .binding import Binding, Sizes
 from .check_program import check_program
-from .device import Device, Memory, Plan
+from .device import Device, Launch, Memory, Plan
 from .dlpack import CPU, View, view_of
 from .profile import Profile, StepProfile
 from .weights import place_weights
@@ -241,6 +241,10 @@ class Executable:
         """Make the arena large enough for these sizes at once. -> its bytes."""
         with self._lock:
             return self._grow_arena(self._sizes.arena_bytes({**self.sizes, **values})).nbytes
+
+    def launches(self, values: Mapping[str, int]) -> tuple[Launch, ...]:
+        """The launches of a run with these sizes."""
+        return self._sizes.bind({**self.sizes, **values}).launches
 
     def arena_bytes(self, values: Mapping[str, int]) -> int:
         """Bytes of temporary buffers that a run with these sizes needs."""

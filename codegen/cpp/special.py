@@ -9,46 +9,53 @@ _KINDS = {"f32": "TwF32", "bf16": "TwBF16", "f16": "TwF16"}
 
 def emit_attention(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:
     """A function that computes the part."""
-    kinds = ", ".join(_kind(kernel, number) for number in (part.q, part.kv, part.out))
+    q_bytes = kernel.params[part.q].type.dtype.nbytes
     return [
-        f"static TwAttention {name}_sizes(const int64_t* d) {{",
-        *("    " + line for line in _sizes(kernel, part)),
+        f"struct {name}_shape {{",
+        *("    " + line for line in _shape(kernel, part)),
+        "};",
+        "",
+        f"static TwAttention<{name}_shape> {name}_sizes(const int64_t* d) {{",
+        *("    " + line for line in _sizes(kernel, part, name)),
         "    return s;",
         "}",
         "",
         f"static void {name}(TW_ARGS) {{",
-        f"    TwAttention s = {name}_sizes(d);",
+        f"    TwAttention<{name}_shape> s = {name}_sizes(d);",
         *(f"    const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
-        f"    s.q = (const char*)p[{part.q}] + {dims.text(part.q_offset)} * "
-        f"(int64_t){kernel.params[part.q].type.dtype.nbytes};",
+        f"    s.q = (const char*)p[{part.q}] + {dims.text(part.q_offset)} * (int64_t){q_bytes};",
         f"    s.kv = p[{part.kv}];",
         f"    s.out = p[{part.out}];",
         f"    s.table = (const int32_t*)p[{part.page_table}];",
         f"    s.starts = (const int32_t*)p[{part.query_starts}];",
         f"    s.context = (const int32_t*)p[{part.context_lens}];",
-        f"    tw_attention<{kinds}>(s, team);",
+        "    tw_attention(s, team);",
         "}",
     ]
 
 
-def _sizes(kernel: LoopKernel, part: PagedAttention) -> list[str]:
+def _shape(kernel: LoopKernel, part: PagedAttention) -> list[str]:
+    kinds = [_kind(kernel, number) for number in (part.q, part.kv, part.out)]
+    return [
+        *(f"typedef {kind} {n};" for kind, n in zip(kinds, ("Q", "KV", "OUT"))),
+        f"static constexpr int64_t heads = {part.num_heads}, kv_heads = {part.num_kv_heads};",
+        f"static constexpr int64_t head_dim = {part.head_dim}, page_size = {part.page_size};",
+        f"static constexpr int64_t window = {part.window or 0};",
+        f"static constexpr float scale = {part.scale!r}, softcap = {part.softcap or 0.0!r};",
+    ]
+
+
+def _sizes(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:
     lines = [f"const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)]
-    lines.append("TwAttention s = {};")
+    lines.append(f"TwAttention<{name}_shape> s = {{}};")
     for field, dim in (
         ("tokens", part.tokens),
         ("sequences", part.sequences),
         ("width", part.table_width),
         ("q_token_stride", part.q_token_stride or part.num_heads * part.head_dim),
         ("q_head_stride", part.q_head_stride or part.head_dim),
-        ("heads", part.num_heads),
-        ("kv_heads", part.num_kv_heads),
-        ("head_dim", part.head_dim),
-        ("page_size", part.page_size),
-        ("window", part.window or 0),
     ):
         lines.append(f"s.{field} = {dims.text(dim)};")
-    lines.append(f"s.scale = {part.scale!r};")
-    lines.append(f"s.softcap = {part.softcap or 0.0!r};")
     return lines
 
 

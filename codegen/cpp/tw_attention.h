@@ -10,36 +10,37 @@
 #pragma once
 #include "tw_math.h"
 #include "tw_micro.h"
-#include "tw_reduce.h"
 
 #define TW_SPLIT 256        // keys of a split: also the row stride of scores, TW_KB
 #define TW_TILE_ROWS 96     // (token, query head) rows of one tile
 #define TW_SPLIT_TOKENS 16  // up to this many new tokens, splits may go to different threads
 
-struct TwAttention {
+// SHAPE has the constants of one layer: heads, kv_heads, head_dim, page_size, scale, softcap (0:
+// none), window (0: none), and the element types Q, KV, OUT.
+template <class SHAPE>
+struct TwAttention : SHAPE {
     const void *q, *kv;
     void* out;
     const int32_t *table, *starts, *context;
     int64_t tokens, sequences, width;
     int64_t q_token_stride, q_head_stride;
-    int32_t heads, kv_heads, head_dim, page_size;
-    float scale, softcap;  // softcap 0: none
-    int64_t window;        // 0: none
 
-    int64_t group() const { return heads / kv_heads; }
-    int64_t padded() const { return tw_round_up(head_dim, TW_PANEL); }
-    int64_t tile_tokens() const { return tw_greater(1, TW_TILE_ROWS / group()); }
-    int64_t rows() const { return tile_tokens() * group(); }
-    int64_t kblocks() const { return (head_dim + TW_KB - 1) / TW_KB; }
-    int64_t max_splits() const { return (width * page_size + TW_SPLIT - 1) / TW_SPLIT; }
-    int64_t partial_floats() const { return padded() + 16; }
+    static constexpr int64_t group = SHAPE::heads / SHAPE::kv_heads;
+    static constexpr int64_t padded = (SHAPE::head_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
+    static constexpr int64_t tile_tokens = group >= TW_TILE_ROWS ? 1 : TW_TILE_ROWS / group;
+    static constexpr int64_t rows = tile_tokens * group;
+    static constexpr int64_t kblocks = (SHAPE::head_dim + TW_KB - 1) / TW_KB;
+    static constexpr int64_t partial_floats = padded + 16;
+
+    int64_t max_splits() const { return (width * SHAPE::page_size + TW_SPLIT - 1) / TW_SPLIT; }
 
     void need(int64_t need[2]) const {
-        int64_t floats = rows() * TW_KB * kblocks() + rows() * TW_SPLIT + 2 * rows() * padded() +
-                         4 * rows() + padded() * TW_PANEL + TW_SPLIT * padded() + 128;
+        int64_t floats = rows * TW_KB * kblocks + rows * TW_SPLIT + 2 * rows * padded +
+                         4 * (rows + 16) + padded * TW_PANEL + TW_SPLIT * padded + 128;
         need[0] = tw_greater(need[0], floats * 4);
         if (tokens <= TW_SPLIT_TOKENS)
-            need[1] = tw_greater(need[1], tokens * heads * max_splits() * partial_floats() * 4);
+            need[1] = tw_greater(need[1],
+                                 tokens * SHAPE::heads * max_splits() * partial_floats * 4);
     }
 };
 
@@ -106,6 +107,25 @@ TW_INLINE void tw_transpose(tw_vf* r) {
 #endif
 }
 
+// e^x for x <= 0 (or NaN), 0 where that is no normal number; error as of tw_exp.
+TW_INLINE tw_vf tw_exp_below_1(tw_vf x) {
+    const tw_vf least = tw_splat(-87.3f), magic = tw_splat(12582912.0f);  // 1.5 * 2^23
+    tw_vf clipped = x < least ? least : x;
+    // adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits
+    tw_vf shifted = clipped * 1.44269504f + magic, n = shifted - magic;
+    tw_vf r = clipped - n * TW_LN2_HI;
+    r = r - n * TW_LN2_LO;
+    tw_vf p = r * 1.9841270e-4f + 1.3888889e-3f;
+    p = p * r + 8.3333333e-3f;
+    p = p * r + 4.1666667e-2f;
+    p = p * r + 1.6666667e-1f;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    tw_vf scaled = (tw_vf)((tw_vi)p + ((tw_vi)shifted << 23));
+    scaled = p != p ? p : scaled;
+    return x < least ? tw_vf{} : scaled;
+}
+
 // ---- one tile --------------------------------------------------------------------------------------
 
 struct TwTile {
@@ -115,51 +135,60 @@ struct TwTile {
     int64_t context;          // tokens of the sequence in the cache
 };
 
-template <class Q, class KV, class OUT>
+template <class SHAPE>
 struct TwAttentionRun {
-    const TwAttention& s;
+    typedef TwAttention<SHAPE> S;
+    typedef typename SHAPE::Q Q;
+    typedef typename SHAPE::KV KV;
+    typedef typename SHAPE::OUT OUT;
+    const S& s;
     float *q, *scores, *part, *sums, *keys, *values, *top, *total, *part_top, *part_total;
 
-    TwAttentionRun(const TwAttention& spec, char* scratch) : s(spec) {
+    TwAttentionRun(const S& spec, char* scratch) : s(spec) {
         float* at = (float*)scratch;
         auto take = [&at](int64_t count) {
             float* start = at;
             at += tw_round_up(count, 16);
             return start;
         };
-        q = take(s.rows() * TW_KB * s.kblocks());
-        scores = take(s.rows() * TW_SPLIT);
-        part = take(s.rows() * s.padded());
-        sums = take(s.rows() * s.padded());
-        keys = take(s.padded() * TW_PANEL);
-        values = take(TW_SPLIT * s.padded());
-        top = take(s.rows());
-        total = take(s.rows());
-        part_top = take(s.rows());
-        part_total = take(s.rows());
+        q = take(S::rows * TW_KB * S::kblocks);
+        scores = take(S::rows * TW_SPLIT);
+        part = take(S::rows * S::padded);
+        sums = take(S::rows * S::padded);
+        keys = take(S::padded * TW_PANEL);
+        values = take(TW_SPLIT * S::padded);
+        top = take(S::rows);
+        total = take(S::rows);
+        part_top = take(S::rows);
+        part_total = take(S::rows);
     }
 
     // Row r of a tile is query head r % group of token r / group.
     const typename KV::stored* row_of(const TwTile& t, int64_t key, int half) const {
-        int64_t page = s.table[t.sequence * s.width + key / s.page_size];
-        int64_t at = ((page * 2 + half) * s.kv_heads + t.kv_head) * s.page_size;
-        return (const typename KV::stored*)s.kv + (at + key % s.page_size) * s.head_dim;
+        const uint32_t k = (uint32_t)key;
+        int64_t page = s.table[t.sequence * s.width + k / (uint32_t)S::page_size];
+        int64_t at = ((page * 2 + half) * S::kv_heads + t.kv_head) * S::page_size;
+        return (const typename KV::stored*)s.kv + (at + k % (uint32_t)S::page_size) * S::head_dim;
     }
 
     void load_q(const TwTile& t) {
-        const int64_t rows = t.count * s.group();
+        const int64_t rows = t.count * S::group;
         for (int64_t r = 0; r < rows; ++r) {
             const typename Q::stored* from =
-                (const typename Q::stored*)s.q + (t.first + r / s.group()) * s.q_token_stride +
-                (t.kv_head * s.group() + r % s.group()) * s.q_head_stride;
-            for (int64_t d = 0; d < s.head_dim; ++d)
-                q[(d / TW_KB * rows + r) * TW_KB + d % TW_KB] = Q::get(from[d]);
+                (const typename Q::stored*)s.q + (t.first + r / S::group) * s.q_token_stride +
+                (t.kv_head * S::group + r % S::group) * s.q_head_stride;
+            for (int64_t d0 = 0; d0 < S::head_dim; d0 += TW_KB) {
+                float* to = q + (d0 / TW_KB * rows + r) * TW_KB - d0;
+                const int64_t d1 = tw_lesser(S::head_dim, d0 + TW_KB);
+#pragma omp simd
+                for (int64_t d = d0; d < d1; ++d) to[d] = Q::get(from[d]);
+            }
         }
     }
 
     // keys[d][0..32) = the keys [key, key + count), zero beyond
     void load_keys(const TwTile& t, int64_t key, int64_t count) {
-        const int64_t whole = s.head_dim / TW_LANES * TW_LANES;
+        const int64_t whole = S::head_dim / TW_LANES * TW_LANES;
         for (int64_t j = 0; j < TW_PANEL; j += TW_LANES) {
             const typename KV::stored* from[TW_LANES];
             for (int i = 0; i < TW_LANES; ++i)
@@ -170,20 +199,20 @@ struct TwAttentionRun {
                 tw_transpose(r);
                 for (int i = 0; i < TW_LANES; ++i) tw_store(keys + (d + i) * TW_PANEL + j, r[i]);
             }
-            for (int64_t d = whole; d < s.head_dim; ++d)
+            for (int64_t d = whole; d < S::head_dim; ++d)
                 for (int i = 0; i < TW_LANES; ++i)
                     keys[d * TW_PANEL + j + i] = from[i] ? KV::get(from[i][d]) : 0.0f;
         }
     }
 
     void load_values(const TwTile& t, int64_t key, int64_t count) {
-        const int64_t whole = s.head_dim / TW_LANES * TW_LANES;
+        const int64_t whole = S::head_dim / TW_LANES * TW_LANES;
         for (int64_t j = 0; j < count; ++j) {
             const typename KV::stored* from = row_of(t, key + j, 1);
-            float* to = values + j * s.padded();
+            float* to = values + j * S::padded;
             for (int64_t d = 0; d < whole; d += TW_LANES) tw_store(to + d, KV::load(from + d));
-            for (int64_t d = whole; d < s.padded(); ++d)
-                to[d] = d < s.head_dim ? KV::get(from[d]) : 0.0f;
+            for (int64_t d = whole; d < S::padded; ++d)
+                to[d] = d < S::head_dim ? KV::get(from[d]) : 0.0f;
         }
     }
 
@@ -198,59 +227,72 @@ struct TwAttentionRun {
 
     // part, part_top, part_total of the split; false when no row of the tile sees any of its keys
     bool attend(const TwTile& t, int64_t split) {
-        const int64_t rows = t.count * s.group(), first = split * TW_SPLIT;
+        const int64_t rows = t.count * S::group, first = split * TW_SPLIT;
         const int64_t last_position = t.position + t.count - 1;
         const int64_t count = tw_lesser(TW_SPLIT, last_position + 1 - first);
-        if (count <= 0 || (s.window && first + TW_SPLIT <= t.position - s.window + 1)) return false;
+        if (count <= 0 || (S::window && first + TW_SPLIT <= t.position - S::window + 1)) return false;
         const int64_t width = tw_round_up(count, TW_PANEL);
         for (int64_t j = 0; j < width; j += TW_PANEL) {
             load_keys(t, first + j, tw_lesser(TW_PANEL, count - j));
-            for (int64_t b = 0; b < s.kblocks(); ++b)
+            for (int64_t b = 0; b < S::kblocks; ++b)
                 multiply(q + b * rows * TW_KB, rows, keys + b * TW_KB * TW_PANEL, TW_PANEL,
-                         tw_lesser(TW_KB, s.head_dim - b * TW_KB), scores + j, TW_SPLIT,
+                         tw_lesser(TW_KB, S::head_dim - b * TW_KB), scores + j, TW_SPLIT,
                          b ? TW_ADD : TW_SET);
         }
         for (int64_t r = 0; r < rows; ++r) softmax(scores + r * TW_SPLIT, r, t, first, width);
         load_values(t, first, count);
-        for (int64_t d = 0; d < s.padded(); d += TW_PANEL)
-            multiply(scores, rows, values + d, s.padded(), count, part + d, s.padded(), TW_SET);
+        for (int64_t d = 0; d < S::padded; d += TW_PANEL)
+            multiply(scores, rows, values + d, S::padded, count, part + d, S::padded, TW_SET);
         return true;
     }
 
+    // Scores of row r against a split's keys -> weights, their top and their sum. What the row does
+    // not see weighs 0.
     void softmax(float* x, int64_t r, const TwTile& t, int64_t first, int64_t width) {
-        const int64_t position = t.position + r / s.group();
+        const int64_t position = t.position + r / S::group;
         const int64_t hi = tw_lesser(width, position + 1 - first);
-        const int64_t lo = s.window ? tw_greater(0, position - s.window + 1 - first) : 0;
-        const float scale = s.scale, cap = s.softcap;
-        if (hi <= lo) {
-            for (int64_t j = 0; j < width; ++j) x[j] = 0;
-            part_top[r] = -TW_INF;
-            part_total[r] = 0;
-            return;
+        const int64_t lo = S::window ? tw_greater(0, position - S::window + 1 - first) : 0;
+        float scale = S::scale;
+        if (S::softcap != 0) {
+#pragma omp simd
+            for (int64_t j = 0; j < width; ++j)
+                x[j] = S::softcap * tw_tanh(x[j] * S::scale / S::softcap);
+            scale = 1;
         }
-        if (cap != 0) {
-#pragma omp simd
-            for (int64_t j = lo; j < hi; ++j) x[j] = cap * tw_tanh(x[j] * scale / cap);
-        } else {
-#pragma omp simd
-            for (int64_t j = lo; j < hi; ++j) x[j] *= scale;
-        }
-        bool has_nan;  // a NaN reaches the result through its exponential
-        float t_max = tw_stretch_extreme<true>(x + lo, hi - lo, &has_nan);
-        const float shift = t_max == -TW_INF ? 0 : t_max;
-        for (int64_t j = 0; j < lo; ++j) x[j] = 0;
-#pragma omp simd
-        for (int64_t j = lo; j < hi; ++j) x[j] = tw_exp(x[j] - shift);
-        for (int64_t j = hi; j < width; ++j) x[j] = 0;
-        part_top[r] = t_max;
-        part_total[r] = tw_stretch_sum(x, width);
+        for (int64_t j = 0; j < tw_lesser(lo, width); ++j) x[j] = -TW_INF;
+        for (int64_t j = tw_greater(hi, 0); j < width; ++j) x[j] = -TW_INF;
+        // a NaN is passed over here and reaches the result through its exponential
+        constexpr int parts = TW_PANEL / TW_LANES;
+        tw_vf best[parts], sum[parts];
+        for (int i = 0; i < parts; ++i) best[i] = tw_splat(-TW_INF), sum[i] = tw_vf{};
+        for (int64_t j = 0; j < width; j += TW_PANEL)
+            for (int i = 0; i < parts; ++i) {
+                tw_vf v = tw_load(x + j + i * TW_LANES) * scale;
+                best[i] = v > best[i] ? v : best[i];
+            }
+        float lanes[TW_PANEL];
+        for (int i = 0; i < parts; ++i) tw_store(lanes + i * TW_LANES, best[i]);
+        float highest = lanes[0];
+        for (int i = 1; i < TW_PANEL; ++i) highest = lanes[i] > highest ? lanes[i] : highest;
+        const float shift = highest == -TW_INF ? 0 : highest;
+        for (int64_t j = 0; j < width; j += TW_PANEL)
+            for (int i = 0; i < parts; ++i) {
+                tw_vf e = tw_exp_below_1(tw_load(x + j + i * TW_LANES) * scale - shift);
+                sum[i] += e;
+                tw_store(x + j + i * TW_LANES, e);
+            }
+        for (int i = 0; i < parts; ++i) tw_store(lanes + i * TW_LANES, sum[i]);
+        for (int w = TW_PANEL / 2; w; w >>= 1)
+            for (int i = 0; i < w; ++i) lanes[i] += lanes[i + w];
+        part_top[r] = highest;
+        part_total[r] = lanes[0];
     }
 
     void clear(int64_t rows) {
         for (int64_t r = 0; r < rows; ++r) {
             top[r] = -TW_INF;
             total[r] = 0;
-            for (int64_t d = 0; d < s.padded(); ++d) sums[r * s.padded() + d] = 0;
+            for (int64_t d = 0; d < S::padded; ++d) sums[r * S::padded + d] = 0;
         }
     }
 
@@ -261,20 +303,20 @@ struct TwAttentionRun {
         const float highest = with_top > top[r] ? with_top : top[r];
         const float a = tw_exp(top[r] - highest), b = tw_exp(with_top - highest);
         total[r] = total[r] * a + with_total * b;
-        float* to = sums + r * s.padded();
-        for (int64_t d = 0; d < s.head_dim; ++d) to[d] = to[d] * a + with[d] * b;
+        float* to = sums + r * S::padded;
+        for (int64_t d = 0; d < S::head_dim; ++d) to[d] = to[d] * a + with[d] * b;
         top[r] = highest;
     }
 
     void store(const TwTile& t) {
-        const int64_t rows = t.count * s.group();
+        const int64_t rows = t.count * S::group;
         for (int64_t r = 0; r < rows; ++r) {
             typename OUT::stored* to =
                 (typename OUT::stored*)s.out +
-                ((t.first + r / s.group()) * s.heads + t.kv_head * s.group() + r % s.group()) *
-                    s.head_dim;
+                ((t.first + r / S::group) * S::heads + t.kv_head * S::group + r % S::group) *
+                    S::head_dim;
             const float by = total[r] == 0 ? 1 : total[r];
-            for (int64_t d = 0; d < s.head_dim; ++d) to[d] = OUT::put(sums[r * s.padded() + d] / by);
+            for (int64_t d = 0; d < S::head_dim; ++d) to[d] = OUT::put(sums[r * S::padded + d] / by);
         }
     }
 };
@@ -283,25 +325,27 @@ struct TwAttentionRun {
 
 // Finds item `index` among the tiles (each `splits` times when splits are shared out); false past
 // the last. The walk over sequences is short beside the work of a tile.
-TW_INLINE bool tw_find_tile(const TwAttention& s, int64_t index, bool by_split, TwTile* t,
+template <class SHAPE>
+TW_INLINE bool tw_find_tile(const TwAttention<SHAPE>& s, int64_t index, bool by_split, TwTile* t,
                             int64_t* split) {
+    typedef TwAttention<SHAPE> S;
     for (int64_t i = 0; i < s.sequences; ++i) {
         const int64_t count = s.starts[i + 1] - s.starts[i];
-        const int64_t tiles = (count + s.tile_tokens() - 1) / s.tile_tokens();
+        const int64_t tiles = (count + S::tile_tokens - 1) / S::tile_tokens;
         const int64_t splits = by_split ? (s.context[i] + TW_SPLIT - 1) / TW_SPLIT : 1;
-        const int64_t items = tiles * s.kv_heads * splits;
+        const int64_t items = tiles * S::kv_heads * splits;
         if (index >= items) {
             index -= items;
             continue;
         }
         // the last tile sees the most keys, so it goes first
-        const int64_t tile = tiles - 1 - index / (s.kv_heads * splits);
-        const int64_t start = tile * s.tile_tokens();
+        const int64_t tile = tiles - 1 - index / (S::kv_heads * splits);
+        const int64_t start = tile * S::tile_tokens;
         *split = index % splits;
         t->sequence = i;
-        t->kv_head = index / splits % s.kv_heads;
+        t->kv_head = index / splits % S::kv_heads;
         t->first = s.starts[i] + start;
-        t->count = tw_lesser(s.tile_tokens(), count - start);
+        t->count = tw_lesser(S::tile_tokens, count - start);
         t->context = s.context[i];
         t->position = t->context - count + start;
         return true;
@@ -309,52 +353,54 @@ TW_INLINE bool tw_find_tile(const TwAttention& s, int64_t index, bool by_split, 
     return false;
 }
 
-template <class Q, class KV, class OUT>
-static void tw_attention(const TwAttention& s, const TwTeam* team) {
-    TwAttentionRun<Q, KV, OUT> run(s, team->scratch);
+template <class SHAPE>
+static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {
+    typedef TwAttention<SHAPE> S;
+    typedef typename SHAPE::OUT OUT;
+    TwAttentionRun<SHAPE> run(s, team->scratch);
     int64_t items = 0, splits = 0;
     for (int64_t i = 0; i < s.sequences; ++i) {
         const int64_t count = s.starts[i + 1] - s.starts[i];
-        items += (count + s.tile_tokens() - 1) / s.tile_tokens() * s.kv_heads;
+        items += (count + S::tile_tokens - 1) / S::tile_tokens * S::kv_heads;
         if (count) splits = tw_greater(splits, (s.context[i] + TW_SPLIT - 1) / TW_SPLIT);
     }
     const bool by_split = team->nthreads > 1 && s.tokens <= TW_SPLIT_TOKENS && splits > 1 &&
                           items < 4 * team->nthreads;
     float* const partial = (float*)team->shared;
-    const int64_t floats = s.partial_floats(), per_row = s.max_splits() * floats;
+    const int64_t floats = S::partial_floats, per_row = s.max_splits() * floats;
     TwTile t;
     int64_t split;
     while (tw_find_tile(s, tw_take(team, 0), by_split, &t, &split)) {
-        const int64_t rows = t.count * s.group();
+        const int64_t rows = t.count * S::group;
         run.load_q(t);
         if (!by_split) {
             run.clear(rows);
             for (int64_t i = 0; i * TW_SPLIT < t.context; ++i)
                 if (run.attend(t, i))
                     for (int64_t r = 0; r < rows; ++r)
-                        run.join(r, run.part + r * s.padded(), run.part_top[r], run.part_total[r]);
+                        run.join(r, run.part + r * S::padded, run.part_top[r], run.part_total[r]);
             run.store(t);
             continue;
         }
         const bool seen = run.attend(t, split);
         for (int64_t r = 0; r < rows; ++r) {
-            const int64_t head = t.kv_head * s.group() + r % s.group();
-            float* to = partial + ((t.first + r / s.group()) * s.heads + head) * per_row +
+            const int64_t head = t.kv_head * S::group + r % S::group;
+            float* to = partial + ((t.first + r / S::group) * S::heads + head) * per_row +
                         split * floats;
             to[0] = seen ? run.part_top[r] : -TW_INF;
             to[1] = seen ? run.part_total[r] : 0;
-            for (int64_t d = 0; seen && d < s.head_dim; ++d)
-                to[16 + d] = run.part[r * s.padded() + d];
+            for (int64_t d = 0; seen && d < S::head_dim; ++d)
+                to[16 + d] = run.part[r * S::padded + d];
         }
     }
     if (by_split) {
         tw_barrier(team);
         while (tw_find_tile(s, tw_take(team, 1), false, &t, &split)) {
-            const int64_t rows = t.count * s.group();
+            const int64_t rows = t.count * S::group;
             run.clear(rows);
             for (int64_t r = 0; r < rows; ++r) {
-                const int64_t head = t.kv_head * s.group() + r % s.group();
-                const float* from = partial + ((t.first + r / s.group()) * s.heads + head) * per_row;
+                const int64_t head = t.kv_head * S::group + r % S::group;
+                const float* from = partial + ((t.first + r / S::group) * S::heads + head) * per_row;
                 for (int64_t i = 0; i * TW_SPLIT < t.context; ++i)
                     run.join(r, from + i * floats + 16, from[i * floats], from[i * floats + 1]);
             }
@@ -362,7 +408,7 @@ static void tw_attention(const TwAttention& s, const TwTeam* team) {
         }
     }
     // tokens past the last sequence are padding
-    const int64_t row = (int64_t)s.heads * s.head_dim, end = s.starts[s.sequences];
+    const int64_t row = (int64_t)S::heads * S::head_dim, end = s.starts[s.sequences];
     for (int64_t i = (end + team->tid) * row; i < s.tokens * row; ++i) {
         ((typename OUT::stored*)s.out)[i] = OUT::put(0.0f);
         if ((i + 1) % row == 0) i += (team->nthreads - 1) * row;

@@ -469,6 +469,31 @@ def test_training_flags_of_every_part_are_restored():
     assert [part.training for part in module.modules()] == before
 
 
+def test_attributes_that_forward_sets_do_not_stay():
+    class Caches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.full((1,), 2.0))
+            self.table = {"old": 1}
+            self.history = []
+
+        def forward(self, x):
+            self.last = x * self.scale
+            self.scale = self.scale.abs()
+            self.table["new"] = x
+            self.history.append(x)
+            return self.last + self.scale
+
+    module = Caches()
+    scale = module.scale
+    imported = import_module(module, (torch.ones(3),))
+    assert not hasattr(module, "last")
+    assert module.scale is scale
+    assert module.table == {"old": 1}
+    assert module.history == []
+    np.testing.assert_array_equal(run(imported, torch.ones(3))[0], [4, 4, 4])
+
+
 def test_locations_name_the_users_modules():
     module = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.LayerNorm(3)))
     graph = import_module(module, (torch.randn(2, 3),)).graph

@@ -1,0 +1,152 @@
+"""The safetensors reader: values, shards, and files that are wrong."""
+
+import json
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tilewright.frontend.safetensors import read_folder, read_safetensors
+from tilewright.frontend.weights import LazyArray, Weights, array_weight
+from tilewright.ir import types
+from tilewright.ir.errors import CheckpointError
+
+ARRAYS = {
+    "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "half": np.linspace(-1, 1, 4, dtype=np.float16),
+    "brain": np.linspace(-1, 1, 4).astype(ml_dtypes.bfloat16),
+    "index": np.array([[1], [2]], np.int64),
+    "flag": np.array([True, False]),
+    "scalar": np.array(2.5, np.float32),
+    "none": np.zeros((0, 4), np.float32),
+}
+
+
+def test_arrays_of_every_dtype(tmp_path):
+    save_file(ARRAYS, tmp_path / "model.safetensors")
+    found = read_safetensors(tmp_path / "model.safetensors")
+    assert sorted(found) == sorted(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert found[name].shape == array.shape
+        loaded = found[name].load()
+        assert loaded.dtype == array.dtype
+        np.testing.assert_array_equal(loaded, array)
+    assert found["a"].nbytes == 24
+
+
+def test_loading_casts(tmp_path):
+    save_file(ARRAYS, tmp_path / "model.safetensors")
+    found = read_safetensors(tmp_path / "model.safetensors")
+    wide = found["brain"].astype(types.f32)
+    assert wide.dtype == types.f32
+    np.testing.assert_array_equal(wide.load(), ARRAYS["brain"].astype(np.float32))
+
+
+def test_weights_load_one_at_a_time():
+    loads = []
+
+    def lazy(name):
+        def read():
+            loads.append(name)
+            return np.ones(3, np.float32)
+
+        return LazyArray((3,), types.f32, read)
+
+    weights = Weights({"x": lazy("x"), "y": lazy("y")})
+    assert len(weights) == 2
+    assert "x" in weights
+    assert weights.nbytes == 24
+    assert weights.lazy("y").shape == (3,)
+    assert loads == []
+    np.testing.assert_array_equal(weights["y"], np.ones(3))
+    assert loads == ["y"]
+    with pytest.raises(KeyError):
+        weights["z"]
+
+
+def test_arrays_in_memory():
+    array = np.arange(4, dtype=np.int32)
+    assert np.shares_memory(array_weight(array).load(), array)
+    with pytest.raises(TypeError, match="complex64 have no counterpart"):
+        array_weight(np.zeros(2, np.complex64))
+
+
+def shards(folder, table, files):
+    for name, arrays in files.items():
+        save_file(arrays, folder / name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+
+
+def test_shards(tmp_path):
+    shards(
+        tmp_path,
+        {"a": "1.safetensors", "b": "2.safetensors"},
+        {
+            "1.safetensors": {"a": ARRAYS["a"]},
+            "2.safetensors": {"b": ARRAYS["half"]},
+        },
+    )
+    found = read_folder(tmp_path)
+    assert sorted(found) == ["a", "b"]
+    np.testing.assert_array_equal(found["b"].load(), ARRAYS["half"])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"a": "../1.safetensors"}, "no plain file name"),
+        ({"a": "/etc/passwd"}, "no plain file name"),
+        ({"a": 3}, "no plain file name"),
+        ({"a": "absent.safetensors"}, r"a weight file is missing(.|\n)*absent"),
+        ({"b": "1.safetensors"}, r"lacks a weight that the index promises(.|\n)*'b'"),
+    ],
+)
+def test_a_wrong_index(tmp_path, table, message):
+    shards(tmp_path, table, {"1.safetensors": {"a": ARRAYS["a"]}})
+    with pytest.raises(CheckpointError, match=message):
+        read_folder(tmp_path)
+
+
+def test_an_index_without_a_map(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="no 'weight_map' object"):
+        read_folder(tmp_path)
+
+
+def test_the_same_weight_twice(tmp_path):
+    save_file({"a": ARRAYS["a"]}, tmp_path / "x.safetensors")
+    save_file({"a": ARRAYS["a"]}, tmp_path / "y.safetensors")
+    with pytest.raises(CheckpointError, match=r"two files hold the same weight(.|\n)*'a'"):
+        read_folder(tmp_path)
+    save_file({"a": ARRAYS["a"]}, tmp_path / "model.safetensors")
+    assert list(read_folder(tmp_path)) == ["a"]
+
+
+def damaged(header: object, body: bytes = bytes(64)) -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\1\2", "it has 2 bytes"),
+        (struct.pack("<Q", 2**62) + bytes(8), "a header of 4611686018427387904 bytes"),
+        (struct.pack("<Q", 4) + b"{{{{", "its header is not JSON"),
+        (damaged([1, 2]), "not a JSON object"),
+        (damaged({"a": {"dtype": "F32", "shape": [2]}}), "the entry of 'a'"),
+        (damaged({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}), "the entry of"),
+        (damaged({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}), "takes 8 bytes"),
+        (
+            damaged({"a": {"dtype": "F32", "shape": [40], "data_offsets": [0, 160]}}),
+            "0 to 160 of 64",
+        ),
+        (damaged({"a": {"dtype": "C64", "shape": [1], "data_offsets": [0, 8]}}), "dtype C64"),
+    ],
+)
+def test_damaged_files(tmp_path, data, message):
+    (tmp_path / "model.safetensors").write_bytes(data)
+    with pytest.raises(CheckpointError, match=message):
+        read_safetensors(tmp_path / "model.safetensors")
