@@ -50,7 +50,8 @@ def read_bandwidth(threads: int) -> float:
         path.write_text(source)
         library = path.with_suffix(".so")
         subprocess.run(
-            ["g++", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", path, "-o", library], check=True
+            ["g++", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", path, "-o", library],
+            check=True,
         )
         function = ctypes.CDLL(str(library)).read_all
         data = np.ones(1 << 27, np.int64)
@@ -89,7 +90,9 @@ def measure_ours(model: str, dtype: str, prompt: list[int], tokens: int) -> dict
     }
 
 
-def measure_transformers(folder: str, dtype, prompt: list[int], tokens: int, compiled: bool) -> dict:
+def measure_transformers(
+    folder: str, dtype, prompt: list[int], tokens: int, compiled: bool
+) -> dict:
     """The same of transformers, eager or with its forward compiled and a static cache."""
     import torch
     from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
@@ -113,7 +116,12 @@ def measure_transformers(folder: str, dtype, prompt: list[int], tokens: int, com
         out = step(ids[:, :16], past_key_values=cache, use_cache=True)
         token = out.logits[:, -1:].argmax(-1)
         position = torch.tensor([16])
-        step(token, past_key_values=cache, use_cache=True, **({"cache_position": position} if compiled else {}))
+        step(
+            token,
+            past_key_values=cache,
+            use_cache=True,
+            **({"cache_position": position} if compiled else {}),
+        )
         begin = time.perf_counter()
         for i in range(tokens):
             extra = {"cache_position": position + 1 + i} if compiled else {}
@@ -141,6 +149,7 @@ def main() -> None:
     args = parser.parse_args()
 
     import torch
+
     from tilewright.cli.demo_model import demo_path, saved_as_folder
 
     threads = len(os.sched_getaffinity(0))
@@ -150,7 +159,9 @@ def main() -> None:
     prompt = rng.integers(10, 40000, 512).tolist()
     rows: dict[str, dict] = {}
     for dtype in ("bfloat16", "float32"):
-        rows[f"tilewright {dtype}"] = row = measure_ours(str(demo_path()), dtype, prompt, args.tokens)
+        rows[f"tilewright {dtype}"] = row = measure_ours(
+            str(demo_path()), dtype, prompt, args.tokens
+        )
         row["share_of_bandwidth"] = row["decode_tokens_per_s"] * row["weight_bytes"] / bandwidth
     with tempfile.TemporaryDirectory() as folder:
         saved_as_folder(folder)

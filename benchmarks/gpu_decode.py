@@ -115,6 +115,18 @@ def batch_of(lengths: list[int], contexts: list[int], tokens: np.ndarray, width:
         "query_starts": starts.astype(np.int32),
         "context_lens": np.array(contexts, np.int32),
         "logit_rows": (starts[1:] - 1).astype(np.int32),
+        **sampling(len(lengths)),
+    }
+
+
+def sampling(rows: int) -> dict:
+    """Parameters of greedy sampling."""
+    return {
+        "temperature": np.zeros(rows, np.float32),
+        "top_k": np.zeros(rows, np.int32),
+        "top_p": np.ones(rows, np.float32),
+        "seed": np.zeros(rows, np.int64),
+        "step": np.zeros(rows, np.int64),
     }
 
 

@@ -16,10 +16,11 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-import tilewright
 import torch
-from tilewright.runtime.prepared import Prepared
 from transformers import AutoModelForCausalLM, LlamaConfig
+
+import tilewright
+from tilewright.runtime.prepared import Prepared
 
 LENGTHS = [1, 2, 3, 5, 8, 13, 17, 21, 34, 55, 64, 65, 89, 127, 128, 144, 200, 233, 333, 377, 500]
 MIXED = [1, 3, 17, 64, 65, 200, 333, 512]

@@ -1,4 +1,4 @@
-"""The cache of compiled models: one artifact a key, where the key is all that decides its content."""
+"""The cache of compiled models: one artifact a key, the key being all that decides its content."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ def _one_file(path: Path) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def code_fingerprint() -> str:
-    """Hash of our own sources that decide what is built: an edited compiler never meets old output."""
+    """Hash of our sources that decide what is built: an edited compiler never meets old output."""
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for folder in ("ir", "frontend", "passes", "codegen"):

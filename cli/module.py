@@ -175,7 +175,7 @@ def _changed_axes(
         if not hasattr(leaf, "shape") or any(len(s) != len(leaf.shape) for s in shapes):
             return None
         axes = [i for i in range(len(leaf.shape)) if len({s[i] for s in shapes}) > 1]
-        return {i: torch.export.Dim.AUTO for i in axes} or None
+        return dict.fromkeys(axes, torch.export.Dim.AUTO) or None
 
     specs_args, specs_kwargs = pytree.tree_map_with_path(spec, (tuple(args), dict(kwargs)))
     bound = inspect.signature(module.forward).bind(*specs_args, **specs_kwargs)

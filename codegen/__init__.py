@@ -1,1 +1,1 @@
-"""Graph to program: groups become loop IR, loop IR becomes C++ or Triton, sources become binaries."""
+"""Graph to program: groups become loop IR, that becomes C++ or Triton, and that binaries."""

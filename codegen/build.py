@@ -95,7 +95,9 @@ def choose_layouts(graph: Graph, target: Target) -> dict[Value, str]:
     """The layout of each weight: packed where a contraction streams it as rows of w."""
     layouts: dict[Value, str] = {}
     for weight in graph.weights:
-        if weight.type.rank == 2 and any(_streams(graph, weight, u) for u in graph.uses.get(weight, ())):
+        if weight.type.rank == 2 and any(
+            _streams(graph, weight, u) for u in graph.uses.get(weight, ())
+        ):
             layout = weight_layout(weight.shape, weight.dtype, target)
             if layout != "plain":
                 layouts[weight] = layout
@@ -108,9 +110,7 @@ def _streams(graph: Graph, value: Value, user: Node) -> bool:
         return any(_streams(graph, result, u) for u in graph.uses.get(result, ()))
     if user.op.name == "gated_linear":
         return value in user.operands[1:]
-    return (
-        user.op.name == "matmul" and user.attrs["transpose_w"] and value is user.operands[1]
-    )
+    return user.op.name == "matmul" and user.attrs["transpose_w"] and value is user.operands[1]
 
 
 def kernel_key(low: Lowered, target: Target) -> str:
@@ -194,10 +194,12 @@ def _make_buffers(graph: Graph, layouts: dict[Value, str]) -> dict[str, Buffer]:
     names = _buffer_names(graph)
     outputs = set(graph.outputs)
     made: list[Buffer] = []
-    for role, values in (("input", graph.inputs), ("weight", graph.weights), ("state", graph.states)):
-        made += [
-            Buffer(names[v], v.type, role, layout=layouts.get(v, "plain")) for v in values
-        ]
+    for role, values in (
+        ("input", graph.inputs),
+        ("weight", graph.weights),
+        ("state", graph.states),
+    ):
+        made += [Buffer(names[v], v.type, role, layout=layouts.get(v, "plain")) for v in values]
     for node in graph.nodes:
         for index, result in enumerate(node.results):
             if node.op.kind == "state":
@@ -210,7 +212,7 @@ def _make_buffers(graph: Graph, layouts: dict[Value, str]) -> dict[str, Buffer]:
 
 
 def _arena_end(graph: Graph, buffers) -> Dim:
-    """Bytes of the planned arena: the largest end of a buffer; only ends not proved below another."""
+    """Bytes of the planned arena: the largest end of a buffer."""
     ends: list[Dim] = []
     for buffer in buffers:
         if buffer.offset is None:
@@ -242,9 +244,7 @@ def _moved_states(graph: Graph) -> list[Value]:
     return [v for v in dict.fromkeys(written_back(graph).values()) if v in graph.states]
 
 
-def _place_workspaces(
-    group: str, planned: Launches, base: Dim
-) -> tuple[dict[str, Buffer], Dim]:
+def _place_workspaces(group: str, planned: Launches, base: Dim) -> tuple[dict[str, Buffer], Dim]:
     """Workspaces lie after the arena, at the same place for every group: one runs at a time."""
     spaces = {}
     end = base

@@ -1,7 +1,17 @@
 """What a kernel must move and compute at least: the two floors of its report."""
 
 from ..ir.dim import Dim, product
-from .loops import Apply, Contract, Load, LoopKernel, PagedAttention, Part, Pointwise, Reduce, Sample
+from .loops import (
+    Apply,
+    Contract,
+    Load,
+    LoopKernel,
+    PagedAttention,
+    Part,
+    Pointwise,
+    Reduce,
+    Sample,
+)
 from .symbols import walk
 
 
@@ -51,5 +61,3 @@ def _points(part: Part) -> Dim:
     if isinstance(part, Sample):
         return part.rows * part.vocab
     return part.tokens * part.num_heads * part.head_dim
-
-

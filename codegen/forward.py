@@ -33,7 +33,11 @@ def forward_index(
             index = tuple(index[axis] for axis in node.attrs["perm"])
         elif node.op.scalar is not None or node.op.kind == "composite":
             extra = result.type.rank - len(shape)
-            if extra < 0 or any(d != 1 for d in result.shape[:extra]) or result.shape[extra:] != shape:
+            if (
+                extra < 0
+                or any(d != 1 for d in result.shape[:extra])
+                or result.shape[extra:] != shape
+            ):
                 raise _not_followed(node, "it broadcasts the value that the kernel computes")
             index = (0,) * extra + index
         else:

@@ -183,9 +183,7 @@ class Inliner:
         for part in reversed(node.operands):
             start = end - part.shape[axis]
             inner = (*index[:axis], index[axis] - start, *index[axis + 1 :])
-            if result is None:
-                result = self.element(part, inner)
-            elif self.facts.proved_lt(index[axis], end):
+            if result is None or self.facts.proved_lt(index[axis], end):
                 result = self.element(part, inner)
             elif not self.facts.proved_le(end, index[axis]):
                 chosen = self.element(part, inner)

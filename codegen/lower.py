@@ -7,9 +7,8 @@ from ..ir.builder import Builder
 from ..ir.dim import Dim, symbol
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
+from .indexing import coefficient_of, linearize
 from .inline import Inliner
-from .lower_contract import lower_contract
-from .lower_reduce import lower_reduce
 from .loops import (
     Axis,
     LoopKernel,
@@ -19,7 +18,8 @@ from .loops import (
     Sample,
     Store,
 )
-from .indexing import coefficient_of, linearize
+from .lower_contract import lower_contract
+from .lower_reduce import lower_reduce
 from .pack import packed_offset
 from .symbols import kernel_symbols
 
@@ -113,7 +113,9 @@ def strip_reshapes(inliner: Inliner, value: Value) -> Value:
     return value
 
 
-def declare_axes(inliner: Inliner, shape: Sequence[Dim]) -> tuple[tuple[Axis, ...], tuple[Dim, ...]]:
+def declare_axes(
+    inliner: Inliner, shape: Sequence[Dim]
+) -> tuple[tuple[Axis, ...], tuple[Dim, ...]]:
     """Axes over `shape` without those of size 1, and the full index."""
     index = tuple(inliner.axis(f"_i{i}", d) for i, d in enumerate(shape))
     axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(shape) if d != 1)
@@ -212,4 +214,3 @@ def _expand(
                 out = node.op.decomposition(b, *operands, **node.attrs)
             to[node.results[0]] = out
     return b.nodes, {r: to[r] for r in results}
-

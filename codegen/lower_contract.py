@@ -20,7 +20,9 @@ def lower_contract(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]
     """The part of a group with a matmul or gated_linear."""
     anchors = [n for n in nodes if n.op.kind == "contract"]
     if len(anchors) != 1:
-        raise UnsupportedOp(f"{len(anchors)} contractions in one kernel", fix="partition them apart")
+        raise UnsupportedOp(
+            f"{len(anchors)} contractions in one kernel", fix="partition them apart"
+        )
     return _ContractLowering(inliner, nodes, anchors[0]).lower(outputs)
 
 
@@ -102,7 +104,11 @@ class _ContractLowering:
         while self.inliner.is_inside(value) and value.node.op.name in _PASSES_SCALE:
             value = value.node.operands[0]
         norm = norms[0]
-        if len(norms) > 1 or value is not norm.results[0] or norm.operands[0].shape[-1] != self.k.extent:
+        if (
+            len(norms) > 1
+            or value is not norm.results[0]
+            or norm.operands[0].shape[-1] != self.k.extent
+        ):
             raise UnsupportedOp(
                 "an rms_norm in this kernel is not the input of its contraction",
                 where=norm.loc or "",
@@ -112,7 +118,7 @@ class _ContractLowering:
         return norm
 
     def bind_norm(self, norm: Node) -> None:
-        """(x / rms(x) * g) @ w  ->  ((x * g) @ w) / rms(x): the row's scale moves behind the sum."""
+        """(x / rms(x) * g) @ w  ->  ((x * g) @ w) / rms(x): the row's scale follows the sum."""
         source, weight = norm.operands
 
         def scaled(index: tuple[Dim, ...]) -> Element:
@@ -168,8 +174,11 @@ class _ContractLowering:
 
 def _known(extent: Dim, norm: Node) -> int:
     if not isinstance(extent, int):
-        raise UnsupportedOp(f"rms_norm over a dynamic axis ({extent}) feeds a contraction",
-                            where=norm.loc or "", fix="partition the norm into its own group")
+        raise UnsupportedOp(
+            f"rms_norm over a dynamic axis ({extent}) feeds a contraction",
+            where=norm.loc or "",
+            fix="partition the norm into its own group",
+        )
     return extent
 
 
@@ -182,7 +191,11 @@ def _accumulate(dtype: DType) -> DType:
 def _stored_dtype(inliner: Inliner, value: Value) -> DType:
     """The dtype in which an operand lies in memory, through casts and views of one source."""
     dtype = value.dtype
-    while inliner.is_inside(value) and value.node.op.name in (*_PASSES_SCALE, "broadcast_to", "slice"):
+    while inliner.is_inside(value) and value.node.op.name in (
+        *_PASSES_SCALE,
+        "broadcast_to",
+        "slice",
+    ):
         value = value.node.operands[0]
         if value.dtype.is_float and value.dtype.bits < dtype.bits:
             dtype = value.dtype

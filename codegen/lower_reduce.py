@@ -124,7 +124,9 @@ class _RowLowering:
             )
         value = inliner.element(source, index)
         at = forward_index(inliner, views, source, index)
-        return Store(inliner.param(output, is_written=True), linearize(at, output.shape), value), is_row
+        return Store(
+            inliner.param(output, is_written=True), linearize(at, output.shape), value
+        ), is_row
 
 
 def _axes(node: Node) -> frozenset[int]:

@@ -21,7 +21,5 @@ def copy_kernel(type: TensorType) -> LoopKernel:
     """Parameter 0 copied to parameter 1, both dense and of `type`."""
     at = symbol("_i0")
     names = tuple(sorted(symbols_of(type.numel)))
-    part = Pointwise(
-        (Axis("_i0", type.numel),), (Store(1, at, Load(0, at, widened(type.dtype))),)
-    )
+    part = Pointwise((Axis("_i0", type.numel),), (Store(1, at, Load(0, at, widened(type.dtype))),))
     return LoopKernel((Param(type, False), Param(type, True)), (part,), names, "pointwise")

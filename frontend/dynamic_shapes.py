@@ -148,3 +148,42 @@ def _axis(declared: Any, where: str) -> Axis | None:
 def _finite(bound: Any) -> int | None:
     # torch writes an unbounded dim as int_oo or a huge number
     return int(bound) if isinstance(bound, int) and bound < 2**62 else None
+
+
+TRACED_SIZE = 5  # for a dynamic axis whose example has size 0 or 1
+
+
+def traceable_examples(
+    args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Sequence[Axes]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example arguments, with no dynamic axis of size 0 or 1.
+
+    Torch would take such a size for a fixed one, because strides are ambiguous there. The values
+    do not matter for tracing; axes under one name keep one size.
+    """
+    flat, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    sizes: dict[str, int] = {}
+    for value, axes in zip(flat, leaves, strict=True):
+        for axis, declared in axes.items():
+            for name in () if declared.dim is None else dims.symbols_of(declared.dim):
+                if value.shape[axis] < 2:
+                    sizes[name] = _size_in(declared)
+    flat = [_with_sizes(value, axes, sizes) for value, axes in zip(flat, leaves, strict=True)]
+    new_args, new_kwargs = pytree.tree_unflatten(flat, spec)
+    return new_args, new_kwargs
+
+
+def _size_in(axis: Axis) -> int:
+    return TRACED_SIZE if axis.hi is None else max(min(TRACED_SIZE, axis.hi), axis.lo)
+
+
+def _with_sizes(value: Any, axes: Axes, sizes: Mapping[str, int]) -> Any:
+    shape = list(value.shape) if axes else []
+    for axis, declared in axes.items():
+        if declared.dim is None:
+            shape[axis] = _size_in(declared) if shape[axis] < 2 else shape[axis]
+        elif dims.symbols_of(declared.dim) & sizes.keys():
+            shape[axis] = dims.evaluate(declared.dim, sizes)
+    if not axes or shape == list(value.shape):
+        return value
+    return torch.zeros(shape, dtype=value.dtype, device=value.device)

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
-from .dynamic_shapes import Axes, read_dynamic_shapes
+from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
 from .importer import HANDLERS, live_nodes, target_name
 
 
@@ -68,6 +68,7 @@ def export(
     """
     kwargs = _in_order(module, kwargs or {})
     shapes = read_dynamic_shapes(module, args, kwargs, dynamic_shapes)
+    args, kwargs = traceable_examples(args, kwargs, shapes.leaves)
     with _tracing(module):
         try:
             program = torch.export.export(

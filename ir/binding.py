@@ -21,7 +21,7 @@ class Binder:
     def __init__(self, arguments: Sequence[ArgumentSpec], symbols: Mapping[str, Symbol]):
         self.arguments = arguments
         self.symbols = symbols
-        # symbol -> (argument index, axis, coefficient, constant): shape = coefficient * s + constant
+        # symbol -> (argument, axis, coefficient, constant): the size is coefficient * s + constant
         self.sources: dict[str, tuple[int, int, int, int]] = {}
         for index, argument in enumerate(arguments):
             for axis, dim in enumerate(argument.shape):

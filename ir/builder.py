@@ -29,7 +29,9 @@ def infer(op: Op, operands: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[
 def _names(op: Op, operands: Sequence[Value]) -> list[str]:
     if op.is_variadic:
         return [f"operand {i}" for i in range(len(operands))]
-    return [op.operands[i] if i < len(op.operands) else f"operand {i}" for i in range(len(operands))]
+    return [
+        op.operands[i] if i < len(op.operands) else f"operand {i}" for i in range(len(operands))
+    ]
 
 
 def complete_attrs(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,7 +40,8 @@ def complete_attrs(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
     missing = [n for n, (_, default) in op.attrs.items() if default is REQUIRED and n not in given]
     if unknown or missing:
         raise ShapeError(
-            f"{op.name}: " + (f"no attribute {unknown[0]!r}" if unknown else f"needs {missing[0]!r}"),
+            f"{op.name}: "
+            + (f"no attribute {unknown[0]!r}" if unknown else f"needs {missing[0]!r}"),
             facts=f"its attributes are {', '.join(op.attrs) or 'none'}",
         )
     return {name: given.get(name, default) for name, (_, default) in op.attrs.items()}
@@ -62,11 +65,18 @@ class Builder:
         self.loc: str | None = None
 
     def dim(
-        self, name: str, lo: int = 1, hi: int | None = None, multiple: int = 1, hint: int | None = None
+        self,
+        name: str,
+        lo: int = 1,
+        hi: int | None = None,
+        multiple: int = 1,
+        hint: int | None = None,
     ) -> Expr:
         """Declare a symbol and return it as a dim. A leading underscore is kept for loop axes."""
         if name.startswith("_"):
-            raise ShapeError(f"a dim may not be called {name!r}", fix="names with _ are kernel axes")
+            raise ShapeError(
+                f"a dim may not be called {name!r}", fix="names with _ are kernel axes"
+            )
         self.symbols[name] = Symbol(name, lo, hi, multiple, hint)
         return symbol(name)
 
@@ -177,7 +187,7 @@ class Rebuilder(Builder):
         if operands == node.operands:
             new = node
             self.nodes.append(node)
-        elif all([a.type == b.type for a, b in zip(operands, node.operands)]):
+        elif all(a.type == b.type for a, b in zip(operands, node.operands)):
             results = tuple([Value(r.type) for r in node.results])
             new = Node(node.op, operands, node.attrs, results, node.loc, node.group, node.offsets)
             self.nodes.append(new)

@@ -1,4 +1,4 @@
-"""Parser of dims: `sum := product (('+'|'-') product)*`, with `*`, `//`, `%`, `min`, `max`, `ceildiv`.
+"""Parser of dims: `sum := product (('+'|'-') product)*`, with `*`, `//`, `%`, `min`, `max`.
 
 Text never reaches `eval`: only names, integers and the operators above are read.
 """

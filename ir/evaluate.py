@@ -147,5 +147,3 @@ def _last_uses(graph: Graph) -> dict[int, list[Value]]:
         if value not in graph.results and value not in graph.states:
             dead.setdefault(index, []).append(value)
     return dead
-
-

@@ -80,7 +80,11 @@ class _GraphParser:
         if match := _DIM.match(line.text):
             name, lo, hi, multiple, hint = match.groups()
             self.symbols[name] = Symbol(
-                name, int(lo), int(hi) if hi else None, int(multiple or 1), int(hint) if hint else None
+                name,
+                int(lo),
+                int(hi) if hi else None,
+                int(multiple or 1),
+                int(hint) if hint else None,
             )
         elif match := _ARGUMENT.match(line.text):
             kind, name, type_text = match.groups()
@@ -188,7 +192,9 @@ class _GraphParser:
 
     def peek(self) -> str:
         if self.at >= len(self.lines):
-            raise self.error("the text ends early", _Line(self.lines[-1].number if self.lines else 1, ""))
+            raise self.error(
+                "the text ends early", _Line(self.lines[-1].number if self.lines else 1, "")
+            )
         return self.lines[self.at].text
 
     def next(self) -> _Line:
@@ -227,9 +233,7 @@ def parse_attr(text: str, annotation: Any) -> Any:
         return tuple(parse_attr(part.strip(), item) for part in split_top(text[1:-1]))
     literal = _literal(text)
     allowed = (
-        typing.get_args(annotation)
-        if isinstance(annotation, _types.UnionType)
-        else (annotation,)
+        typing.get_args(annotation) if isinstance(annotation, _types.UnionType) else (annotation,)
     )
     if type(literal) is int and float in allowed and int not in allowed:
         literal = float(literal)

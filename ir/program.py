@@ -23,7 +23,9 @@ class Buffer:
     type: TensorType
     role: str
     offset: Dim | None = None
-    layout: str = "plain"  # how a weight's elements are ordered; names a function of codegen/pack.py
+    layout: str = (
+        "plain"  # how a weight's elements are ordered; names a function of codegen/pack.py
+    )
 
 
 @dataclass(frozen=True)

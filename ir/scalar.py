@@ -7,7 +7,7 @@ into `Scalar` trees that the reference evaluates and every emitter prints.
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from math import erf as _erf
 from typing import Any
 
@@ -88,7 +88,7 @@ _BINARY = {
 _COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse_scalar(text: str, operands: tuple[str, ...], attrs: tuple[str, ...]) -> Scalar:
     """The tree of a declaration's `scalar` text."""
 

@@ -4,11 +4,12 @@ Nothing else in the project reads the environment for its behaviour.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .errors import OptionError
@@ -32,18 +33,56 @@ class Switch:
 
 
 TABLE = (
-    Switch("dump", "path", None, "Write the graph after each pass that changed it, numbered, and each kernel's source, to this folder."),
-    Switch("check", "choice", "0", "0: off. 1: verify after each pass. 2: also run the reference after each pass and name the first that moved numbers.", ("0", "1", "2")),
+    Switch(
+        "dump",
+        "path",
+        None,
+        "Write the graph after each pass that changed it, numbered, and each kernel's source, to"
+        " this folder.",
+    ),
+    Switch(
+        "check",
+        "choice",
+        "0",
+        "0: off. 1: verify after each pass. 2: also run the reference after each pass and name the"
+        " first that moved numbers.",
+        ("0", "1", "2"),
+    ),
     Switch("stop_after", "text", None, "Stop the pipeline after this pass."),
-    Switch("log", "list", (), f"Topics to log, comma separated: {', '.join(LOG_TOPICS)}.", LOG_TOPICS),
-    Switch("cache", "path", None, "Where compiled artifacts are kept. Default: $XDG_CACHE_HOME/tilewright or ~/.cache/tilewright."),
-    Switch("threads", "int", None, "CPU threads that kernels use. Default: the cores this process may run on."),
-    Switch("cxx", "text", None, "The C++ compiler. Default: the first of g++, clang++, c++ found."),
-    Switch("debug", "choice", "0", "1: errors carry their traceback on the command line.", ("0", "1")),
-)  # fmt: skip
+    Switch(
+        "log",
+        "list",
+        (),
+        f"Topics to log, comma separated: {', '.join(LOG_TOPICS)}.",
+        LOG_TOPICS,
+    ),
+    Switch(
+        "cache",
+        "path",
+        None,
+        "Where compiled artifacts are kept. Default: $XDG_CACHE_HOME/tilewright or"
+        " ~/.cache/tilewright.",
+    ),
+    Switch(
+        "threads",
+        "int",
+        None,
+        "CPU threads that kernels use. Default: the cores this process may run on.",
+    ),
+    Switch(
+        "cxx",
+        "text",
+        None,
+        "The C++ compiler. Default: the first of g++, clang++, c++ found.",
+    ),
+    Switch(
+        "debug", "choice", "0", "1: errors carry their traceback on the command line.", ("0", "1")
+    ),
+)
 
 _BY_NAME = {s.name: s for s in TABLE}
-_scoped: ContextVar[dict[str, Any]] = ContextVar("switches", default={})
+_NONE: Mapping[str, Any] = MappingProxyType({})
+_scoped: ContextVar[Mapping[str, Any]] = ContextVar("switches", default=_NONE)
 
 
 def get(name: str) -> Any:

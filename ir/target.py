@@ -70,7 +70,5 @@ TARGETS = {
 def get_target(name: str) -> Target:
     """The target called `name`; OptionError lists the names."""
     if name not in TARGETS:
-        raise OptionError(
-            f"no target named {name!r}", facts=f"targets: {', '.join(TARGETS)}, auto"
-        )
+        raise OptionError(f"no target named {name!r}", facts=f"targets: {', '.join(TARGETS)}, auto")
     return TARGETS[name]

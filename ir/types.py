@@ -55,9 +55,7 @@ i8 = _dtype("i8", 8, "int", np.int8)
 u8 = _dtype("u8", 8, "uint", np.uint8)
 bool_ = _dtype("bool", 8, "bool", np.bool_)
 
-DTYPES = {
-    t.name: t for t in (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u8, bool_)
-}
+DTYPES = {t.name: t for t in (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u8, bool_)}
 _BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
 
 

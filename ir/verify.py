@@ -52,7 +52,9 @@ class _Verifier:
             raise self.error(index, str(error)) from None
         written = tuple(r.type for r in node.results)
         if inferred != written:
-            raise self.error(index, f"types are {_shown(written)}, the rule gives {_shown(inferred)}")
+            raise self.error(
+                index, f"types are {_shown(written)}, the rule gives {_shown(inferred)}"
+            )
         for result in node.results:
             self.check_dims(result.type, node.op.name)
         if node.op.name == "slice":
@@ -104,8 +106,11 @@ class _Verifier:
             if abs(i - index) <= 3
         ]
         loc = self.graph.nodes[index].loc
-        return VerifyError(what, where=f"node {index} of @{self.graph.name}" + (f" ({loc})" if loc else ""),
-                           facts="\n".join(shown))
+        return VerifyError(
+            what,
+            where=f"node {index} of @{self.graph.name}" + (f" ({loc})" if loc else ""),
+            facts="\n".join(shown),
+        )
 
 
 def _shown(types: tuple[TensorType, ...]) -> str:

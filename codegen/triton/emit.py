@@ -14,14 +14,16 @@ from .gemv import emit_gemv
 from .pointwise import emit_pointwise
 from .reduce import emit_reduce
 from .rewrite import Piece, materialize, split_k, split_rows
-from .sample import emit_sample
+from .sample import emit_sample, sample_pieces
 from .schedule import (
     AttentionSchedule,
     DotSchedule,
     GemvSchedule,
     PointwiseSchedule,
     ReduceSchedule,
+    SampleJoin,
     SampleSchedule,
+    SampleSplit,
     Schedule,
 )
 
@@ -57,6 +59,8 @@ def workspace_types(kernel: LoopKernel, schedule: Schedule) -> dict[str, TensorT
 def _pieces(kernel: LoopKernel, schedule: Schedule) -> tuple[list[Piece], list[Schedule]]:
     if isinstance(schedule, AttentionSchedule):
         return attention_pieces(kernel, schedule)
+    if isinstance(schedule, SampleSchedule):
+        return sample_pieces(kernel, schedule)
     if isinstance(schedule, ReduceSchedule) and schedule.splits > 1:
         first, second = split_rows(kernel, schedule.splits)
         whole = replace(schedule, splits=1)
@@ -87,7 +91,7 @@ def _emit(kernel: LoopKernel, schedule: Schedule, context: Context) -> Emitted:
             return emit_dot(kernel, schedule, context)
         case PagedAttention(), AttentionSchedule():
             return emit_attention(kernel, schedule, context)
-        case Sample(), SampleSchedule():
+        case Sample(), SampleSplit() | SampleJoin():
             return emit_sample(kernel, schedule, context)
     raise BuildError(
         f"a {type(part).__name__} kernel cannot be built under a {type(schedule).__name__}",

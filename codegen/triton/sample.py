@@ -1,23 +1,34 @@
-"""Sample: one program a row, no sort.
+"""Sample: a launch that draws from pieces of every row, and one that joins them. No sort.
 
-The cut of top-k and of top-p is the largest threshold that still keeps enough. Logits are mapped to
-32-bit integers in the same order, and the threshold is found digit by digit (16 of 2 bits), each by
-one sweep that counts, or weighs, what lies above each of the 4 candidates: about where comparing
-takes as long as reading.
+Temperature 0 and plain temperature need one look at each logit, shared out among programs. A row
+with top-k or top-p needs a cut first: the largest threshold that still keeps enough. Floats map to
+32-bit integers in the same order, and the threshold is found digit by digit (of 2 bits, highest
+first), each by a sweep that counts, or weighs, what reaches each of the 4 candidates; it is done
+once a single logit is left between two of them. The noise of such a row is kept by the first launch.
 """
 
-from ..loops import LoopKernel, Sample
+from dataclasses import replace
+
+from ...ir.types import TensorType, i32
+from ..loops import LoopKernel, Param, Sample
 from .body import Body, Context, Emitted, finish
 from .elements import Env
-from .schedule import SampleSchedule
+from .rewrite import Piece
+from .schedule import SampleJoin, SampleSchedule, SampleSplit, Schedule
 
-HELPERS = """\
+HELPERS = '''\
 @triton.jit
 def order_key(x):
-    # unsigned order of the key in 64 bits is the order of x; -0 equals 0; NaN above all
+    # an integer that orders as the float does; -0 equals 0; NaN above all
     raw = (x + 0.0).to(tl.int32, bitcast=True)
-    ordered = raw ^ ((raw >> 31) & 0x7FFFFFFF)
-    return tl.where(x != x, 0x7FFFFFFF, ordered).to(tl.int64) + 2147483648
+    return tl.where(x != x, 0x7FFFFFFF, raw ^ ((raw >> 31) & 0x7FFFFFFF))
+
+
+@triton.jit
+def from_place(place):
+    # the float at a place in [0, 2^32) of that order; places below minus infinity's are that
+    key = (tl.maximum(place, 0x007FFFFF) - 2147483648).to(tl.int32)
+    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -39,27 +50,62 @@ def gumbel(index, key):
     return -tl.log(tl.where(is_low, -tl.log(small), -log1p(-small)))
 
 
-"""
+'''
 
 
-def emit_sample(kernel: LoopKernel, schedule: SampleSchedule, context: Context) -> Emitted:
-    """One launch, a program a row."""
+def sample_pieces(
+    kernel: LoopKernel, schedule: SampleSchedule
+) -> tuple[list[Piece], list[Schedule]]:
+    """The two launches; workspaces: each piece's best, and the noisy keys of rows with a cut."""
+    (part,) = kernel.parts
+    assert isinstance(part, Sample)
+    pieces = -(-part.vocab // schedule.piece)
+    types = {
+        "best": TensorType((part.rows, pieces), i32),
+        "best_at": TensorType((part.rows, pieces), i32),
+        "noisy": TensorType((part.rows, part.vocab), i32),
+    }
+    written = tuple(Param(t, True) for t in types.values())
+    read = tuple(replace(p, is_written=False) for p in written)
+    names = tuple(types)
+    return (
+        [
+            Piece(replace(kernel, params=(*kernel.params, *written)), names, "_split"),
+            Piece(replace(kernel, params=(*kernel.params, *read)), names, "_join"),
+        ],
+        [
+            SampleSplit(schedule.piece, pieces),
+            SampleJoin(pieces, schedule.block, schedule.num_warps),
+        ],
+    )
+
+
+def emit_sample(
+    kernel: LoopKernel, schedule: SampleSplit | SampleJoin, context: Context
+) -> Emitted:
+    """One of the two launches."""
     (part,) = kernel.parts
     assert isinstance(part, Sample)
     body = Body(pdl=context.pdl)
     body.start_dependents()
     body.wait()
-    _Emitter(kernel, part, schedule, body).emit()
-    return finish(
-        kernel, body, context, grid=(part.rows,), num_warps=schedule.num_warps, helpers=HELPERS
-    )
+    emitter = _Emitter(kernel, part, body)
+    emitter.read_row()
+    if isinstance(schedule, SampleSplit):
+        emitter.draw_piece(schedule)
+        grid = (part.rows, schedule.pieces)
+        warps = 4
+    else:
+        emitter.join(schedule)
+        grid = (part.rows,)
+        warps = schedule.num_warps
+    return finish(kernel, body, context, grid=grid, num_warps=warps, helpers=HELPERS)
 
 
 class _Emitter:
-    def __init__(self, kernel: LoopKernel, part: Sample, schedule: SampleSchedule, body: Body):
-        self.part, self.block, self.body = part, schedule.block, body
-        self.lanes = ""
-        self.small = max(schedule.block // 2, 16)  # a sweep for a digit holds 4 values an element
+    def __init__(self, kernel: LoopKernel, part: Sample, body: Body):
+        self.part, self.body = part, body
+        self.best, self.best_at, self.noisy = range(len(kernel.params) - 3, len(kernel.params))
         self.scalars = Env(body, kernel, (), {}, "", 0)
 
     def lines(self, text: str) -> None:
@@ -67,88 +113,137 @@ class _Emitter:
             if line.strip():
                 self.body.line(line)
 
-    def emit(self) -> None:
+    def read_row(self) -> None:
+        """Which row, and its parameters."""
         part = self.part
         self.lines(f"""
 row = tl.program_id(0)
-logits = p{part.logits} + row.to(tl.int64) * {part.vocab}
+start = row.to(tl.int64) * {part.vocab}
 temperature = tl.load(p{part.temperature} + row)
 top_k = tl.load(p{part.top_k} + row)
 top_p = tl.load(p{part.top_p} + row)
-seed = tl.load(p{part.seed} + row)
-step = tl.load(p{part.step} + row)
 is_greedy = temperature == 0.0
 heat = tl.where(is_greedy, 1.0, temperature)
+has_k = (top_k > 0) & (top_k < {part.vocab}) & (temperature != 0.0)
+has_p = (top_p < 1.0) & (temperature != 0.0)""")
+
+    def draw_piece(self, schedule: SampleSplit) -> None:
+        """The first largest of logit / temperature + noise in one piece of the row."""
+        part = self.part
+        self.lines(f"""
+seed = tl.load(p{part.seed} + row)
+step = tl.load(p{part.step} + row)
 key = mix(seed.to(tl.uint32))
 key = mix(key ^ (seed >> 32).to(tl.uint32))
 key = mix(key ^ step.to(tl.uint32))
-cut = tl.zeros((), tl.int64)""")
-        test = f"if (top_k > 0) & (top_k < {part.vocab}) & (temperature != 0.0):"
-        with self.body.block(test, is_conditional=True):
-            self.find_cut("(order >= candidates).to(tl.float32)", "top_k * 1.0")
-        with self.body.block("if (top_p < 1.0) & (temperature != 0.0):", is_conditional=True):
-            self.weigh()
-        self.draw()
+piece = tl.program_id(1)
+index = piece * {schedule.piece} + tl.arange(0, {schedule.piece})
+inside = index < {part.vocab}
+x = tl.load(p{part.logits} + start + index, mask=inside, other=float("-inf")) / heat
+noisy = tl.where(is_greedy, x, x + gumbel(index, key))
+rank = tl.where(inside, order_key(noisy), -2147483648)
+top = tl.max(rank, axis=0)
+first = tl.min(tl.where(inside & (rank == top), index, 2147483647), axis=0)
+tl.store(p{self.best} + row * {schedule.pieces} + piece, top)
+tl.store(p{self.best_at} + row * {schedule.pieces} + piece, first)""")
+        with self.body.block("if has_k | has_p:", is_conditional=True):
+            self.lines(f"tl.store(p{self.noisy} + start + index, rank, mask=inside)")
 
-    def sweep(self, block: int) -> str:
-        """The header of a loop over the vocabulary; `load` follows inside."""
-        self.lanes = f"tl.arange(0, {block})"
-        return f"for at in range(0, {self.part.vocab}, {block}):"
+    def join(self, schedule: SampleJoin) -> None:
+        """The best piece; or, for a row with a cut, the best of what it keeps."""
+        pieces = schedule.pieces
+        width = 1 << (pieces - 1).bit_length()
+        with self.body.block("if has_k | has_p:", is_conditional=True):
+            self.lines('cut = tl.zeros((), tl.float32) + float("-inf")')
+            with self.body.block("if has_k:", is_conditional=True):
+                self.find_cut(schedule.block, "reaches.to(tl.float32)", "top_k.to(tl.float32)")
+            with self.body.block("if has_p:", is_conditional=True):
+                self.weigh(schedule.block)
+            self.draw(schedule.block)
+        with self.body.block("else:", is_conditional=True):
+            self.lines(f"""
+lane = tl.arange(0, {width})
+place = row * {pieces} + lane
+tops = tl.load(p{self.best} + place, mask=lane < {pieces}, other=-2147483648)
+firsts = tl.load(p{self.best_at} + place, mask=lane < {pieces}, other=2147483647)
+winner = tl.min(tl.where(tops == tl.max(tops, axis=0), firsts, 2147483647), axis=0)
+tl.store(p{self.part.out} + row, winner)""")
+
+    # ---- rows with a cut ----
+
+    def sweep(self, block: int):
+        """A loop over the row in steps of `block`; x is the logits, minus infinity past the end."""
+        self.step = block
+        return self.body.block(f"for at in range(0, {self.part.vocab}, {block}):")
 
     def load(self) -> None:
-        """x: this step's logits over temperature; minus infinity past the end."""
         self.lines(f"""
-index = at + {self.lanes}
+index = at + tl.arange(0, {self.step})
 inside = index < {self.part.vocab}
-x = tl.load(logits + index, mask=inside, other=float("-inf")) / heat""")
+x = tl.load(p{self.part.logits} + start + index, mask=inside, other=float("-inf"))""")
 
-    def weigh(self) -> None:
-        """top-p: weights are relative to the largest logit; only what top-k kept counts."""
-        self.lines(f"largest = tl.full([{self.block}], float('-inf'), tl.float32)")
-        with self.body.block(self.sweep(self.block)):
+    def weigh(self, block: int) -> None:
+        """top-p: weights relative to the largest logit; only what top-k kept counts."""
+        self.lines(f"largest = tl.full([{block}], float('-inf'), tl.float32)")
+        with self.sweep(block):
             self.load()
             self.lines("largest = tl.maximum(largest, x)")
         self.lines(f"""
 peak = tl.max(largest, axis=0)
-masses = tl.zeros([{self.block}], tl.float32)
+masses = tl.zeros([{block}], tl.float32)
 kept = cut""")
-        with self.body.block(self.sweep(self.block)):
+        with self.sweep(block):
             self.load()
-            self.lines("masses += tl.where(order_key(x) >= kept, tl.exp(x - peak), 0.0)")
+            self.lines("masses += tl.where(x >= kept, tl.exp((x - peak) / heat), 0.0)")
         self.lines("wanted = top_p * tl.sum(masses, axis=0)")
-        weight = "tl.where(order >= kept, tl.exp(x - peak)[:, None], 0.0)"
-        self.find_cut(f"tl.where(order >= candidates, {weight}, 0.0)", "wanted")
+        weight = "tl.where(x >= kept, tl.exp((x - peak) / heat), 0.0)[:, None]"
+        self.find_cut(block, f"tl.where(reaches, {weight}, 0.0)", "wanted")
         self.lines("cut = tl.maximum(cut, kept)")
 
-    def find_cut(self, amount: str, wanted: str) -> None:
-        """cut: the largest threshold for which the sum of `amount` above it reaches `wanted`."""
-        self.lines("digits = tl.arange(0, 4)\nfound = tl.zeros((), tl.int64)")
-        with self.body.block("for turn in range(0, 16):"):
+    def find_cut(self, block: int, amount: str, wanted: str) -> None:
+        """cut: a threshold that keeps what the largest one with enough `amount` keeps."""
+        small = max(block // 2, 16)  # 4 candidates an element
+        self.lines(f"""
+digits = tl.arange(0, 4)
+found = tl.zeros((), tl.int64)
+turn = tl.zeros((), tl.int32)
+above = tl.zeros((), tl.float32)
+between = tl.zeros((), tl.float32) + {self.part.vocab}.0""")
+        with self.body.block("while (turn < 16) & (between > 1.5):"):
             self.lines(f"""
 shift = 30 - 2 * turn
-candidates = found + (digits.to(tl.int64) << shift)[None, :]
-above = tl.zeros([{self.small}, 4], tl.float32)""")
-            with self.body.block(self.sweep(self.small)):
+candidates = from_place(found + (digits.to(tl.int64) << shift))[None, :]
+amounts = tl.zeros([{small}, 4], tl.float32)
+counts = tl.zeros([{small}, 4], tl.float32)""")
+            with self.sweep(small):
                 self.load()
-                self.lines(f"order = order_key(x)[:, None]\nabove += {amount}")
+                self.lines(f"""
+reaches = inside[:, None] & (x[:, None] >= candidates)
+amounts += {amount}
+counts += reaches.to(tl.float32)""")
             self.lines(f"""
-reached = (tl.sum(above, axis=0) >= {wanted}).to(tl.int64)
-found += tl.maximum(tl.sum(reached, axis=0) - 1, 0) << shift""")
-        self.lines("cut = found")
+numbers = tl.sum(counts, axis=0)
+reached = (tl.sum(amounts, axis=0) >= {wanted}).to(tl.int32)
+digit = tl.maximum(tl.sum(reached, axis=0) - 1, 0)
+beyond = tl.sum(tl.where(digits == digit + 1, numbers, 0.0), axis=0)
+above = tl.where(digit == 3, above, beyond)
+between = tl.sum(tl.where(digits == digit, numbers, 0.0), axis=0) - above
+found += digit.to(tl.int64) << shift
+turn += 1""")
+        self.lines("cut = from_place(found)")
 
-    def draw(self) -> None:
-        """The first largest of x + noise among what is kept (of x alone when greedy)."""
+    def draw(self, block: int) -> None:
+        """The first largest noisy key among the kept."""
         self.lines(f"""
-best = tl.full([{self.block}], -1, tl.int64)
-best_at = tl.zeros([{self.block}], tl.int32)""")
-        with self.body.block(self.sweep(self.block)):
+best = tl.full([{block}], -2147483648, tl.int32)
+best_at = tl.full([{block}], 2147483647, tl.int32)""")
+        with self.sweep(block):
             self.load()
-            self.lines("""
-noisy = tl.where(is_greedy, x, x + gumbel(index, key))
-rank = tl.where(inside & (order_key(x) >= cut), order_key(noisy), -1)
+            self.lines(f"""
+rank = tl.load(p{self.noisy} + start + index, mask=inside & (x >= cut), other=-2147483648)
 is_better = rank > best
 best = tl.where(is_better, rank, best)
 best_at = tl.where(is_better, index, best_at)""")
         self.lines(f"""
 first = tl.min(tl.where(best == tl.max(best, axis=0), best_at, 2147483647), axis=0)
-tl.store(p{self.part.out} + row, first)""")
+tl.store(p{self.part.out} + row, tl.where(first == 2147483647, 0, first))""")

@@ -73,10 +73,28 @@ class AttentionSchedule:
 
 @dataclass(frozen=True)
 class SampleSchedule:
-    """Tokens of the vocabulary a step."""
+    """Tokens of the vocabulary a program draws from, and a step of the search for a cut."""
 
+    piece: int = 2048
     block: int = 8192
     num_warps: int = 16
+
+
+@dataclass(frozen=True)
+class SampleSplit:
+    """The launch that draws from pieces."""
+
+    piece: int
+    pieces: int
+
+
+@dataclass(frozen=True)
+class SampleJoin:
+    """The launch that joins the pieces, or searches for the cut."""
+
+    pieces: int
+    block: int
+    num_warps: int
 
 
 Schedule = (
@@ -86,4 +104,6 @@ Schedule = (
     | DotSchedule
     | AttentionSchedule
     | SampleSchedule
+    | SampleSplit
+    | SampleJoin
 )

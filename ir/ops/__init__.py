@@ -1,6 +1,6 @@
 """Every op of the IR, declared once, in families. Importing this package declares them all."""
 
-from . import (  # noqa: F401
+from . import (
     attention,
     composite,
     contract,

@@ -18,7 +18,9 @@ def attention(
     window: int | None = None,
     softcap: float | None = None,
 ):
-    """softmax(cap(scale * q k^T) + mask) v. q: [..., H, S, D], k: [..., G, T, D], v: [..., G, T, Dv].
+    """softmax(cap(scale * q k^T) + mask) v.
+
+    q: [..., H, S, D], k: [..., G, T, D], v: [..., G, T, Dv] -> [..., H, S, Dv].
 
     H is a multiple of G: query head h reads KV head h // (H / G). is_causal lets query i of S see
     keys up to i + T - S. window w lets it see only the last w of those. softcap c replaces a score
@@ -35,7 +37,9 @@ def attention(
     if mask is not None:
         scores = (*q.shape[:-1], k.shape[-2])
         if broadcast_shapes(mask.shape, scores) != scores:
-            raise TypeError(f"mask is {mask}: does not broadcast to [{', '.join(map(str, scores))}]")
+            raise TypeError(
+                f"mask is {mask}: does not broadcast to [{', '.join(map(str, scores))}]"
+            )
         if mask.dtype not in (bool_, q.dtype):
             raise TypeError(f"mask is {mask}: must be bool or {q.dtype}")
     return q.with_shape((*q.shape[:-1], v.shape[-1]))
@@ -48,9 +52,12 @@ def _(q, k, v, mask=None, *, scale, is_causal, window, softcap):
     scores = q @ np.swapaxes(k, -1, -2) * q.dtype.type(scale)
     queries, keys = scores.shape[-2:]
     position = np.arange(queries)[:, None] + (keys - queries)
-    return masked_softmax(
-        scores, visible(position, np.arange(keys)[None, :], is_causal, window), mask, softcap
-    ) @ v
+    return (
+        masked_softmax(
+            scores, visible(position, np.arange(keys)[None, :], is_causal, window), mask, softcap
+        )
+        @ v
+    )
 
 
 def visible(position, key, is_causal: bool, window: int | None):
@@ -195,7 +202,9 @@ def _(q, kv, page_table, query_starts, context_lens, *, scale, window, softcap):
         pages = page_table[i, : -(-int(context) // kv.shape[3])]
         # [pages, 2, G, W, D] -> [2, G, tokens, D], then only the tokens there are
         keys, values = (
-            kv[pages].transpose(1, 2, 0, 3, 4).reshape(2, kv.shape[2], -1, kv.shape[4])[:, :, :context]
+            kv[pages]
+            .transpose(1, 2, 0, 3, 4)
+            .reshape(2, kv.shape[2], -1, kv.shape[4])[:, :, :context]
         )
         keys, values = np.repeat(keys, group, 0), np.repeat(values, group, 0)
         heads_first = q[start:stop].transpose(1, 0, 2)

@@ -38,7 +38,9 @@ def gated_linear(x, w_gate, w_up, *, activation: str):
     relu or sigmoid.
     """
     if activation not in ("silu", "gelu", "gelu_tanh", "relu", "sigmoid"):
-        raise TypeError(f"activation {activation!r} is not one of silu, gelu, gelu_tanh, relu, sigmoid")
+        raise TypeError(
+            f"activation {activation!r} is not one of silu, gelu, gelu_tanh, relu, sigmoid"
+        )
     if w_gate.rank != 2 or w_gate != w_up:
         raise TypeError(f"w_gate is {w_gate}, w_up is {w_up}: must be of one type [F, K]")
     if x.rank < 2 or x.shape[-1] != w_gate.shape[1] or x.dtype != w_gate.dtype:

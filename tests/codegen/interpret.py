@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+
 from tilewright.codegen.loops import (
     Apply,
     Cast,
@@ -161,7 +162,9 @@ class _Run:
         tokens, seqs = int(self.index(part.tokens)), int(self.index(part.sequences))
         t, h, d = np.ogrid[:tokens, : part.num_heads, : part.head_dim]
         at = self.index(part.q_offset) + t * part.q_token_stride + h * part.q_head_stride + d
-        pool = self.buffers[part.kv].reshape(-1, 2, part.num_kv_heads, part.page_size, part.head_dim)
+        pool = self.buffers[part.kv].reshape(
+            -1, 2, part.num_kv_heads, part.page_size, part.head_dim
+        )
         out = OPS["paged_attention"].reference(
             self.buffers[part.q][at],
             pool,

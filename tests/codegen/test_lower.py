@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder, Rebuilder
 from tilewright.ir.evaluate import evaluate
@@ -34,7 +35,10 @@ def check(b: Builder, outputs, sizes, arrays=None, updates=None):
     rng = np.random.default_rng(0)
     given = {v.name: random(rng, v.type, sizes) for v in graph.arguments()}
     given.update(arrays or {})
-    kinds = [{v.name: given[v.name] for v in group} for group in (graph.inputs, graph.weights, graph.states)]
+    kinds = [
+        {v.name: given[v.name] for v in group}
+        for group in (graph.inputs, graph.weights, graph.states)
+    ]
     expected, states = evaluate(graph, *kinds)
     low = lower_group(graph, graph.nodes, {})
     flat = []
@@ -42,8 +46,12 @@ def check(b: Builder, outputs, sizes, arrays=None, updates=None):
         if value.name is not None:
             flat.append(given[value.name].reshape(-1).copy())
         else:
-            size = np.prod([d if isinstance(d, int) else sizes[str(d)] for d in value.shape], dtype=int)
-            flat.append(np.full(size, 77, np.float64 if value.dtype.is_float else value.dtype.numpy))
+            size = np.prod(
+                [d if isinstance(d, int) else sizes[str(d)] for d in value.shape], dtype=int
+            )
+            flat.append(
+                np.full(size, 77, np.float64 if value.dtype.is_float else value.dtype.numpy)
+            )
     run_kernel(low.kernel, flat, sizes)
     for value, array in zip(graph.outputs, expected):
         got = flat[low.values.index(value)]
@@ -125,7 +133,11 @@ def test_reductions_of_rows(t):
     b = Builder()
     s = b.dim("t", 1, 512)
     x = b.input("x", (s, 33))
-    outputs = [b.argmax(x, axis=-1), b.max(x, axes=(1,)), b.mean(b.exp(x), axes=(-1,), keepdims=True)]
+    outputs = [
+        b.argmax(x, axis=-1),
+        b.max(x, axes=(1,)),
+        b.mean(b.exp(x), axes=(-1,), keepdims=True),
+    ]
     check(b, outputs, {"t": t})
 
 
@@ -164,7 +176,11 @@ def test_gated_linear(t):
     s = b.dim("t", 1, 512)
     x = b.input("x", (2, s, 16))
     ws = [b.weight(n, (24, 16)) for n in ("gate", "up")]
-    check(b, [b.gated_linear(b.rms_norm(x, b.weight("g", (16,))), *ws, activation="gelu_tanh")], {"t": t})
+    check(
+        b,
+        [b.gated_linear(b.rms_norm(x, b.weight("g", (16,))), *ws, activation="gelu_tanh")],
+        {"t": t},
+    )
 
 
 @pytest.mark.parametrize("t", SIZES)
@@ -183,7 +199,9 @@ def test_batched_scores(t):
     q, k = b.input("q", (2, 4, s, 8)), b.input("k", (2, 1, s, 8))
     k = b.broadcast_to(k, shape=(2, 4, s, 8))
     y = b.mul(b.matmul(q, k, transpose_w=True), b.constant(0.5, f32))
-    seen = b.le(b.reshape(b.iota(length=s), shape=(1, s)), b.reshape(b.iota(length=s), shape=(s, 1)))
+    seen = b.le(
+        b.reshape(b.iota(length=s), shape=(1, s)), b.reshape(b.iota(length=s), shape=(s, 1))
+    )
     check(b, [b.where(seen, y, b.constant(float("-inf"), f32))], {"t": t})
 
 
@@ -194,7 +212,10 @@ def test_paged_attention_reads_a_slice_of_a_wider_tensor():
     qkv = b.input("qkv", (s, 32))
     q = b.reshape(b.slice(qkv, axis=1, start=8, stop=24), shape=(s, 2, 8))
     kv = b.state("kv", (pages, 2, 1, 4, 8))
-    meta = [b.input(name, shape, i32) for name, shape in (("table", (n, width)), ("starts", (starts,)), ("lens", (n,)))]
+    meta = [
+        b.input(name, shape, i32)
+        for name, shape in (("table", (n, width)), ("starts", (starts,)), ("lens", (n,)))
+    ]
     out = b.paged_attention(q, kv, *meta, scale=0.3, window=5, softcap=2.0)
     arrays = {
         "table": np.array([[3, 1, 0], [2, 5, 4]], np.int32),

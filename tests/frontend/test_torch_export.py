@@ -362,6 +362,21 @@ def test_a_number_of_parts_that_depends_on_the_size_is_refused():
         import_module(Split(), (torch.randn(8, 2),), dynamic_shapes=({0: Dim("n")},))
 
 
+@pytest.mark.parametrize("hint", [Dim.AUTO, Dim.DYNAMIC, Dim("n")])
+@pytest.mark.parametrize("size", [0, 1])
+def test_examples_of_size_zero_and_one(hint, size):
+    """A size of 1 in the example is not taken for a fixed one."""
+    torch.manual_seed(0)
+    module = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).double().eval()
+    x = torch.randn(size, 1, 16).double()
+    tokens = Dim("t", max=3) if isinstance(hint, Dim) else hint
+    imported = import_module(module, (x,), dynamic_shapes=({0: hint, 1: tokens},))
+    assert len(imported.graph.symbols) == 2
+    for shape in ((1, 1), (2, 3)):
+        x = torch.randn(*shape, 16).double()
+        close(run(imported, x)[0], module(x))
+
+
 def test_a_branch_on_one_size_makes_it_fixed():
     with pytest.raises(DimError, match="fixed size where a dynamic one was asked for"):
         import_module(

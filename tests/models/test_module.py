@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-import tilewright
 import torch
 from torch import nn
 from torch.export import Dim
+
+import tilewright
 
 
 class Encoder(nn.Module):

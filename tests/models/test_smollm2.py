@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tilewright
 import torch
+
+import tilewright
 
 pytestmark = [
     pytest.mark.slow,

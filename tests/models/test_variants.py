@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import tilewright
 import torch
+
+import tilewright
 from tilewright.runtime.batch import make_batch
 from tilewright.runtime.sampling import SamplingParams
 from tilewright.runtime.scheduler import Work

@@ -116,7 +116,7 @@ def test_attention_variants(interpreter, schedule):
 
 
 def test_sample(interpreter):
-    check(interpreter, samples.sample(), SampleSchedule(128, 1))
+    check(interpreter, samples.sample(), SampleSchedule(64, 128, 1))
 
 
 @pytest.mark.parametrize("splits", [3, 11])
