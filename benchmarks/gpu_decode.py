@@ -24,7 +24,7 @@ from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16
 from tilewright.passes.pipelines import language_model
-from tilewright.runtime.cuda import CudaDevice
+from tilewright.runtime.cuda import CudaDevice, CudaPlan
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.prepared import Prepared
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
@@ -179,6 +179,40 @@ def time_steps(exe: Executable, device, batch: dict, repeats: int = 30) -> dict:
     return {"device_ms": on_device, "step_ms": statistics.median(walls) * 1000}
 
 
+def costs(exe: Executable, device, batch: dict) -> list[tuple[str, int, float]]:
+    """(where, launches, us each) of a step's launches, as what the captured step saves without them.
+
+    Timed so, a launch's cost includes what it keeps its neighbours from overlapping.
+    """
+    step = prepared(exe, batch)
+    step.run(batch)
+    bound = exe._bind(tuple(batch[name].shape for name in exe.program.inputs))
+    addresses = bound.addresses.copy()
+    for name, array in step.inputs.items():
+        at = array.ctypes.data - step._staging.ctypes.data
+        addresses[exe._sizes.index[name]] = step._memory.address + at
+    for (at, _), array in zip(exe._outputs, step._outputs):
+        addresses[at] = array.address
+    launches = bound.plan._launches
+    kinds: dict[str, list[int]] = {}
+    for number, launch in enumerate(bound.binding.launches):
+        place = exe.program.steps[launch.step]
+        label = place.name.partition("_")[2]
+        module = (place.loc or "").split(".")[-1]
+        kinds.setdefault(f"{launch.kernel.template} {module} {label}".strip(), []).append(number)
+
+    def time_without(skipped: set[int]) -> float:
+        kept = [item for number, item in enumerate(launches) if number not in skipped]
+        return lab.median_us(device, CudaPlan(device, kept, 0).capture(addresses), 15)
+
+    whole = time_without(set())
+    rows = [
+        (kind, len(numbers), round((whole - time_without(set(numbers))) / len(numbers), 2))
+        for kind, numbers in kinds.items()
+    ]
+    return sorted(rows, key=lambda row: -row[1] * row[2])
+
+
 # ---- the peer ------------------------------------------------------------------------------
 
 
@@ -232,7 +266,9 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--prefill", default="2048")
     parser.add_argument("--peer", default="compiled", help="none, or some of: eager,compiled")
+    parser.add_argument("--profile", default="", help="batches whose launches are costed by kind")
     given = parser.parse_args()
+    profiled = [int(b) for b in given.profile.split(",") if b]
     results: dict = {"layers": given.layers, "page_size": PAGE_SIZE}
     path = given.out / "gpu_decode.json"
 
@@ -257,6 +293,10 @@ def main() -> None:
             row["launches_per_layer"] = row["launches"] / given.layers
             results.setdefault("decode", {})[f"batch {batch}, context {context}"] = row
             print(f"batch {batch} context {context}: {row}, floor {floor:.2f} ms", flush=True)
+            if batch in profiled and context == contexts[-1]:
+                row["costs"] = costs(exe, device, step)
+                for kind, count, us in row["costs"]:
+                    print(f"   {us:8.2f} us x {count:3} {kind}", flush=True)
             lab.save(path, results)
     for tokens in (int(t) for t in given.prefill.split(",") if t):
         step = batch_of([tokens], [tokens], np.arange(tokens), -(-tokens // PAGE_SIZE))

@@ -65,6 +65,18 @@ def resolve_target(name: str | Target) -> Target:
     return cpu() if name == "cpu" else get_target(name)
 
 
+def require_tools(target: Target) -> None:
+    """BuildError when what builds kernels for `target` is missing: now, and not after capturing."""
+    if target.is_gpu:
+        from ..codegen.triton.compile import require_triton
+
+        require_triton()
+    else:
+        from ..codegen.cpp.compile import find_compiler
+
+        find_compiler()
+
+
 def open_device(target: Target):
     """The device that runs programs of `target` on this machine. DeviceError when there is none."""
     if target.kind == "cuda":

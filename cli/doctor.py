@@ -9,6 +9,8 @@ from . import machine
 from .cache import cache_dir
 from .console import human_bytes, print_json
 
+GPU_LIBRARIES = ("triton", "cuda-core", "cuda-bindings")
+
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -68,9 +70,9 @@ def verdict(
             "no C++ compiler: install g++ (or set TILEWRIGHT_CXX) to compile for this CPU"
         )
     for gpu in gpus.found:
-        missing = [name for name in ("triton", "cuda-core") if libraries[name] is None]
+        missing = [name for name in GPU_LIBRARIES if libraries[name] is None]
         if missing:
-            problems.append(f"{gpu.name}: install tilewright[gpu], {' and '.join(missing)} missing")
+            problems.append(f"{gpu.name}: install tilewright[gpu]; missing: {', '.join(missing)}")
         else:
             targets.append(f"cuda:{gpu.arch}")
     return targets, problems

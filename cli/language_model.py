@@ -19,7 +19,7 @@ from ..runtime.memory import plan_memory
 from ..runtime.runner import ProgramRunner
 from ..runtime.tokenizer import Tokenizer
 from . import cache
-from .compiler import open_device, resolve_target
+from .compiler import open_device, require_tools, resolve_target
 from .machine import isa, release_memory
 
 DTYPES = {
@@ -268,6 +268,7 @@ def _read_tokenizer(artifact: Artifact) -> Tokenizer | None:
 
 def build_model(request: Request, progress: Progress) -> Artifact:
     """Capture, optimize, build."""
+    require_tools(request.target)
     # the front end brings torch and transformers: a start from the cache does without
     from ..frontend.huggingface import capture_causal_lm
     from ..passes.pipelines import language_model

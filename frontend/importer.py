@@ -15,7 +15,7 @@ from torch import fx
 
 from ..ir.builder import Builder
 from ..ir.dim import Dim, Expr
-from ..ir.errors import DimError, ShapeError, TilewrightError, UnsupportedOp
+from ..ir.errors import DimError, ShapeError, UnsupportedModel, UnsupportedOp
 from ..ir.facts import Facts
 from ..ir.graph import Value
 from ..ir.types import DType, Shape, TensorType
@@ -196,7 +196,14 @@ class Importer:
         name = target_name(node.target)
         if name in _INLINED:
             return self._inline(node, env, name)
-        if "val" in node.meta and _is_number(node.meta["val"]):
+        if isinstance(node.meta.get("val"), torch.SymBool):
+            raise UnsupportedModel(
+                "a truth value that depends on sizes is used as a value",
+                where=place(node, self.strip),
+                facts=f"it is {node.meta['val']}",
+                fix="branch on it in Python, or compute it from tensors",
+            )
+        if isinstance(node.meta.get("val"), torch.SymInt | int):
             return _number(self.table, node.meta["val"])
         if node.target is operator.getitem:
             container = env[node.all_input_nodes[0]]
@@ -320,13 +327,7 @@ def place(node: fx.Node, strip: str = "") -> str:
     return ", from ".join(part for part in (where, source) if part) or node.name
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, torch.SymInt | int | torch.SymBool | bool)
-
-
 def _number(table: SymbolTable, value: Any) -> Any:
-    if isinstance(value, torch.SymBool):
-        return bool(value)  # every use as a condition is among the proved ones
     return value if isinstance(value, bool) else table.dim(value)
 
 
@@ -342,10 +343,3 @@ def _attribute(module: torch.nn.Module, path: str) -> Any:
     for part in path.split("."):
         found = getattr(found, part)
     return found
-
-
-def add_context(error: TilewrightError, where: str) -> TilewrightError:
-    """The same error with a place, when it had none."""
-    if error.where:
-        return error
-    return type(error)(error.what, where=where, facts=error.facts, fix=error.fix)

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from ..ir.graph import Node, Value
 from ..ir.op import normalize_axis
+from ..ir.types import Shape
 from .patterns import constant_of
 
 LOW = -1e4  # what is filled in for a score that is not seen is below this
+LOWEST = -1e30
 MAX_DEPTH = 16  # ops between softmax and the product
 
 
@@ -33,6 +35,7 @@ class Written:
     scale: float
     softcap: float | None
     masks: tuple[MaskStep, ...]
+    scores: Shape  # of the scores, masked: [..., heads, queries, keys]
     inside: tuple[Node, ...]
 
 
@@ -52,27 +55,29 @@ class _Reader:
     def __init__(self, node: Node):
         self.node = node
         self.inside: list[Node] = []
+        self.shape: Shape = ()  # of the scores
 
     def read(self) -> Written | str | None:
         weights, values = self.node.operands
         scores = self.softmax(weights)
         if scores is None:
             return None
+        self.shape = scores.shape
         masks: list[MaskStep] = []
         while True:
-            scores = self.uncast(scores)
+            scores = self.plain(scores)
             step = self.mask(scores)
             if step is None:
                 break
             mask, scores = step
             masks.append(mask)
         scores, softcap = self.softcap(scores)
-        scores, scale = self.scale(self.uncast(scores))
-        product = self.uncast(scores).node
+        scores, scale = self.scale(self.plain(scores))
+        product = self.plain(scores).node
         if product is None or product.op.name != "matmul":
             return "what softmax reads is not a product, scaled, capped and masked in this order"
         q, k = product.operands
-        if not 3 <= q.type.rank == k.type.rank == values.type.rank:
+        if not 3 <= q.type.rank == k.type.rank == values.type.rank or len(self.shape) < 3:
             return f"q is {q.type}, k is {k.type}, v is {values.type}: no axis of heads"
         self.inside.append(product)
         return Written(
@@ -83,12 +88,13 @@ class _Reader:
             scale,
             softcap,
             tuple(masks),
+            self.shape,
             tuple(self.inside),
         )
 
     def softmax(self, weights: Value) -> Value | None:
         """What the softmax behind `weights` reads; a cast or a guard against NaN may be between."""
-        node = self.uncast(weights).node
+        node = self.plain(weights).node
         if node is not None and node.op.name == "where":
             condition, fill, kept = node.operands
             asks = condition.node
@@ -104,12 +110,24 @@ class _Reader:
         self.inside.append(node)
         return node.operands[0]
 
-    def uncast(self, value: Value) -> Value:
-        """`value` without a cast between float dtypes."""
-        node = value.node
-        if node is not None and node.op.name == "cast" and node.operands[0].dtype.is_float:
+    def plain(self, value: Value) -> Value:
+        """`value` without what changes no score.
+
+        That is casts between float dtypes, added or dropped axes of 1, and a floor so low that
+        only what a mask hides reaches it.
+        """
+        while (node := value.node) is not None:
+            is_cast = node.op.name == "cast" and node.operands[0].dtype.is_float
+            if is_cast or _only_ones_differ(node):
+                below = node.operands[0]
+            elif (floored := _above_floor(node)) is not None:
+                below = floored
+            else:
+                break
             self.inside.append(node)
-            return node.operands[0]
+            value = below
+            if value.type.rank > len(self.shape):
+                self.shape = value.shape  # masks are over the form with the most axes
         return value
 
     def mask(self, value: Value) -> tuple[MaskStep, Value] | None:
@@ -159,8 +177,25 @@ class _Reader:
             self.inside.append(node)
             value, divisor = found
             scale = scale / divisor if node.op.name == "div" else scale * (1 / divisor)
-            value = self.uncast(value)
+            value = self.plain(value)
         return value, scale
+
+
+def _only_ones_differ(node: Node) -> bool:
+    if node.op.name != "reshape":
+        return False
+    before, after = node.operands[0].shape, node.results[0].shape
+    return [d for d in before if d != 1] == [d for d in after if d != 1]
+
+
+def _above_floor(node: Node) -> Value | None:
+    """x of maximum(x, the lowest number there is, or nearly)."""
+    if node.op.name == "maximum":
+        for x, floor in (node.operands, node.operands[::-1]):
+            number = constant_of(floor)
+            if number is not None and number <= LOWEST and x.type == node.results[0].type:
+                return x
+    return None
 
 
 def divisor_of(node: Node) -> tuple[Value, float] | None:
@@ -182,6 +217,6 @@ def _has_product(value: Value, depth: int = MAX_DEPTH) -> bool:
         return False
     if node.op.name == "matmul":
         return True
-    if node.op.kind != "elementwise":
+    if node.op.kind != "elementwise" and not _only_ones_differ(node):
         return False
     return any(_has_product(v, depth - 1) for v in node.operands)

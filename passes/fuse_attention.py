@@ -49,9 +49,9 @@ class _WrittenOut:
             findings.current().decline("written_out", error.what)
             return None
         del b.nodes[mark]  # the copy
-        if result.type != node.results[0].type:
-            findings.current().decline("written_out", f"the result would be {result.type}")
-            return None
+        wanted = node.results[0].type
+        if result.shape != wanted.shape:
+            result = b.reshape(result, shape=wanted.shape)
         findings.current().fire("written_out")
         return [result]
 
@@ -78,19 +78,21 @@ def _build(b: Builder, found: Written) -> Value:
     if not found.is_transposed:
         rank = k.type.rank
         k = b.transpose(k, perm=(*range(rank - 2), rank - 1, rank - 2))
-    batch = _longest(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    q, k, v = (_widened(b, x, (*batch, *x.shape[-3:])) for x in (q, k, v))
+    batch = found.scores[:-3]
+    q, k, v = (_with_batch(b, x, batch) for x in (q, k, v))
     mask = _joined_mask(b, found, q)
     operands = (q, k, v) if mask is None else (q, k, v, mask)
     return b.attention(*operands, scale=found.scale, softcap=found.softcap)
 
 
-def _longest(*shapes: Shape) -> Shape:
-    return max(shapes, key=lambda shape: sum(d != 1 for d in shape))
-
-
-def _widened(b: Builder, x: Value, shape: Shape) -> Value:
-    return x if x.shape == shape else b.broadcast_to(x, shape=shape)
+def _with_batch(b: Builder, x: Value, batch: Shape) -> Value:
+    """x as [*batch, heads, tokens, size]; ShapeError when it has another batch."""
+    shape = (*batch, *x.shape[-3:])
+    if x.shape == shape:
+        return x
+    if [d for d in x.shape if d != 1] == [d for d in shape if d != 1]:
+        return b.reshape(x, shape=shape)
+    return b.broadcast_to(x, shape=shape)
 
 
 def _joined_mask(b: Builder, found: Written, q: Value) -> Value | None:
@@ -195,6 +197,10 @@ class _Masks:
         reading = read_mask(self.graph, mask, q.shape[-2], k.shape[-2])
         if mask in reading.rest:
             findings.current().decline("mask", "no part of the mask reads as causal or a window")
+            return None
+        if reading.rest and reading.is_finite:
+            reason = "another mask may hide every key, and then the number filled in matters"
+            findings.current().decline("mask", reason)
             return None
         attrs = dict(node.attrs)
         attrs["is_causal"] = attrs["is_causal"] or reading.is_causal

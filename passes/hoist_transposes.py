@@ -11,6 +11,7 @@ from .canonicalize import Canonicalize
 from .manager import Pass
 from .rewrite import replace_nodes
 
+_PASSED = frozenset(("slice", "concat", "pad", "rope", "rms_norm", "layer_norm"))
 MAX_DEPTH = 12  # ops between a transpose and the one it is to meet
 
 
@@ -65,7 +66,7 @@ def _leads_to_transpose(value: Value, depth: int = MAX_DEPTH) -> bool:
         return False
     if node.op.name == "transpose":
         return True
-    if node.op.kind == "elementwise" or node.op.name in ("slice", "concat", "rope"):
+    if node.op.kind == "elementwise" or node.op.name in _PASSED:
         return any(_leads_to_transpose(v, depth - 1) for v in node.operands)
     return False
 
@@ -82,6 +83,11 @@ def _moved(b: Builder, node: Node, perm: tuple[int, ...]) -> Value | None:
             if perm[-1] != rank - 1:
                 return None
             return b.node(node.op, [_turned(b, v, perm) for v in node.operands], {}).result
+        case "rms_norm" | "layer_norm":
+            if perm[-1] != rank - 1:
+                return None
+            x, *weights = node.operands
+            return b.node(node.op, [b.transpose(x, perm=perm), *weights], node.attrs).result
     if node.op.kind != "elementwise":
         return None
     return b.node(node.op, [_turned(b, v, perm) for v in node.operands], node.attrs).result

@@ -38,11 +38,16 @@ Conditions = tuple[Condition, ...]  # all must hold
 
 @dataclass(frozen=True)
 class Reading:
-    """A mask, read: causal or not, the window, and what could not be read (all must hold)."""
+    """A mask, read: causal or not, the window, and what could not be read (all must hold).
+
+    `is_finite`: a float mask adds a large number and not minus infinity, so that a query none of
+    whose keys is seen weighs its keys all the same.
+    """
 
     is_causal: bool
     window: int | None
     rest: tuple[Value, ...]
+    is_finite: bool = False
 
 
 def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
@@ -60,7 +65,7 @@ def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
         window = min([*widths, *([] if window is None else [window])], default=None)
     if window is not None and not is_causal:
         return Reading(False, None, (mask,))  # a window alone bounds one side only: keep the mask
-    return Reading(is_causal, window, tuple(rest))
+    return Reading(is_causal, window, tuple(rest), reader.is_finite)
 
 
 def _conjuncts(mask: Value) -> list[Value]:
@@ -83,7 +88,7 @@ def _last_axes(part: Value) -> Index:
 class _Reader:
     def __init__(self, graph: Graph, queries: Dim, keys: Dim):
         self.queries, self.keys = queries, keys
-        self.graph = graph
+        self.is_finite = False  # a fill that was read is a large number, not minus infinity
         self.facts = Facts({**graph.symbols, "_i": Symbol("_i", 0), "_j": Symbol("_j", 0)})
 
     # ---- conditions ----
@@ -143,11 +148,18 @@ class _Reader:
         if node.op.name != "where":
             return None
         condition, seen, unseen = node.operands
-        if constant_of(seen) == 0 and _is_large_negative(unseen):
+        if constant_of(seen) == 0 and self.is_large_negative(unseen):
             return self.bool_conditions(condition, _operand_index(condition, index))
-        if constant_of(unseen) == 0 and _is_large_negative(seen):
+        if constant_of(unseen) == 0 and self.is_large_negative(seen):
             return self.negation(condition, _operand_index(condition, index))
         return None
+
+    def is_large_negative(self, value: Value) -> bool:
+        number = constant_of(value)
+        if number is None or number > -LARGE:
+            return False
+        self.is_finite = self.is_finite or number != float("-inf")
+        return True
 
     # ---- integers and views ----
 
@@ -284,8 +296,3 @@ def _negated(conditions: Conditions | None) -> Conditions | None:
     if isinstance(condition, Known):
         return (Known(not condition.value),)
     return (AtMost(1 - condition.difference),)
-
-
-def _is_large_negative(value: Value) -> bool:
-    number = constant_of(value)
-    return number is not None and number <= -LARGE

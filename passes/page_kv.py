@@ -80,12 +80,14 @@ def decide(graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | No
     """A pool for every attention over tokens. UnsupportedModel lists what has no paged form."""
     layers: list[LayerPlan] = []
     problems: list[str] = []
-    for node in graph.nodes:
-        if node.op.name != "attention" or facts.axis(node.operands[1]) is None:
-            continue
+    found = [n for n in graph.nodes if n.op.name == "attention"]
+    for number, node in enumerate(found):
+        if facts.axis(node.operands[1]) is None:
+            continue  # every token over the same keys: nothing to keep
         problem = _unpaged(node)
         if problem:
-            problems.append(f"attention {len(layers)} ({node.loc or 'no place'}): {problem}")
+            where = f" ({node.loc})" if node.loc else ""
+            problems.append(f"attention {number}{where}: {problem}")
             continue
         k = node.operands[1]
         heads, size = k.shape[-3], k.shape[-1]

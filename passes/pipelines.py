@@ -38,8 +38,8 @@ def recognize() -> tuple[Pass, ...]:
         Canonicalize(),
         CommonSubexpressions(),  # patterns compare values by identity
         DeadCode(),
+        FuseLayerNorm(),  # before rms-norm, which would take x - mean(x) for its x
         FuseRmsNorm(),
-        FuseLayerNorm(),
         FuseSoftmax(),  # before attention, which is read from its softmax outwards
         FuseAttention(),
         FuseRope(),

@@ -1,11 +1,14 @@
 """The documentation says what the code does: generated parts are current, links lead somewhere."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+import tilewright
+from tilewright.cli.app import VERBS
 from tilewright.ir.parse import parse_graph
 from tilewright.ir.text import print_graph
 from tilewright.ir.types import DTYPES
@@ -90,3 +93,23 @@ def test_the_example_of_a_pass_works():
         assert result.report.fired == {"fuse-silu: written_out": 1}
     finally:
         manager._REGISTRY.pop("fuse-silu", None)
+
+
+def test_readme_names_every_verb_and_only_public_names():
+    text = (ROOT / "README.md").read_text()
+    missing = [verb for verb in VERBS if f"`tilewright {verb}" not in text and verb != "demo"]
+    assert missing == []
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module == "tilewright":
+                assert {alias.name for alias in node.names} <= set(tilewright.__all__)
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "tilewright":
+                assert node.attr in tilewright.__all__
+
+
+def test_troubleshooting_names_errors_that_exist():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quoted = re.findall(r"`([A-Z]\w+)(?::[^`]*)?`", page)
+    errors = {name for name in quoted if not name.startswith("TILEWRIGHT_")}
+    assert errors - {"InternalError"} <= set(tilewright.__all__)
+    assert len(errors) > 10

@@ -16,6 +16,8 @@ from .elements import Env
 from .rewrite import Piece
 from .schedule import SampleJoin, SampleSchedule, SampleSplit, Schedule
 
+DIGITS = (1, 2, 3)
+
 HELPERS = '''\
 @triton.jit
 def order_key(x):
@@ -156,7 +158,7 @@ tl.store(p{self.best_at} + row * {schedule.pieces} + piece, first)""")
         with self.body.block("if has_k | has_p:", is_conditional=True):
             self.lines('cut = tl.zeros((), tl.float32) + float("-inf")')
             with self.body.block("if has_k:", is_conditional=True):
-                self.find_cut(schedule.block, "reaches.to(tl.float32)", "top_k.to(tl.float32)")
+                self.find_cut(schedule.block, "top_k.to(tl.float32)", by_mass=False)
             with self.body.block("if has_p:", is_conditional=True):
                 self.weigh(schedule.block)
             self.draw(schedule.block)
@@ -196,38 +198,48 @@ kept = cut""")
             self.load()
             self.lines("masses += tl.where(x >= kept, tl.exp((x - peak) / heat), 0.0)")
         self.lines("wanted = top_p * tl.sum(masses, axis=0)")
-        weight = "tl.where(x >= kept, tl.exp((x - peak) / heat), 0.0)[:, None]"
-        self.find_cut(block, f"tl.where(reaches, {weight}, 0.0)", "wanted")
+        self.find_cut(block, "wanted", by_mass=True)
         self.lines("cut = tl.maximum(cut, kept)")
 
-    def find_cut(self, block: int, amount: str, wanted: str) -> None:
-        """cut: a threshold that keeps what the largest one with enough `amount` keeps."""
-        small = max(block // 2, 16)  # 4 candidates an element
+    def find_cut(self, block: int, wanted: str, *, by_mass: bool) -> None:
+        """cut: a threshold that keeps what the largest one with enough keeps.
+
+        Enough is a count, or a mass of `weight`. What reaches digit 0 is known to be enough.
+        """
+        kinds = ("count", "mass") if by_mass else ("count",)
         self.lines(f"""
-digits = tl.arange(0, 4)
 found = tl.zeros((), tl.int64)
 turn = tl.zeros((), tl.int32)
 above = tl.zeros((), tl.float32)
-between = tl.zeros((), tl.float32) + {self.part.vocab}.0""")
+count0 = tl.zeros((), tl.float32) + {self.part.vocab}.0
+between = count0""")
         with self.body.block("while (turn < 16) & (between > 1.5):"):
-            self.lines(f"""
-shift = 30 - 2 * turn
-candidates = from_place(found + (digits.to(tl.int64) << shift))[None, :]
-amounts = tl.zeros([{small}, 4], tl.float32)
-counts = tl.zeros([{small}, 4], tl.float32)""")
-            with self.sweep(small):
+            self.lines("shift = 30 - 2 * turn")
+            for digit in DIGITS:
+                self.lines(f"candidate{digit} = from_place(found + (({digit} + found * 0) << shift))")
+                self.lines("\n".join(f"{k}s{digit} = tl.zeros([{block}], tl.float32)" for k in kinds))
+            with self.sweep(block):
                 self.load()
-                self.lines(f"""
-reaches = inside[:, None] & (x[:, None] >= candidates)
-amounts += {amount}
-counts += reaches.to(tl.float32)""")
-            self.lines(f"""
-numbers = tl.sum(counts, axis=0)
-reached = (tl.sum(amounts, axis=0) >= {wanted}).to(tl.int32)
-digit = tl.maximum(tl.sum(reached, axis=0) - 1, 0)
-beyond = tl.sum(tl.where(digits == digit + 1, numbers, 0.0), axis=0)
+                if by_mass:
+                    self.lines("weight = tl.exp((x - peak) / heat)")
+                for digit in DIGITS:
+                    self.lines(f"reaches{digit} = inside & (x >= candidate{digit})")
+                    if by_mass:
+                        self.lines(f"""
+reaches{digit} = reaches{digit} & (x >= kept)
+masss{digit} += tl.where(reaches{digit}, weight, 0.0)""")
+                    self.lines(f"counts{digit} += reaches{digit}.to(tl.float32)")
+            for digit in DIGITS:
+                self.lines(f"count{digit} = tl.sum(counts{digit}, axis=0)")
+                amount = f"tl.sum(masss{digit}, axis=0)" if by_mass else f"count{digit}"
+                self.lines(f"enough{digit} = ({amount} >= {wanted}).to(tl.int32)")
+            self.lines("""
+digit = enough1 + enough2 + enough3
+beyond = tl.where(digit == 0, count1, tl.where(digit == 1, count2, count3))
 above = tl.where(digit == 3, above, beyond)
-between = tl.sum(tl.where(digits == digit, numbers, 0.0), axis=0) - above
+least = tl.where(digit == 1, count1, tl.where(digit == 2, count2, count3))
+count0 = tl.where(digit == 0, count0, least)
+between = count0 - above
 found += digit.to(tl.int64) << shift
 turn += 1""")
         self.lines("cut = from_place(found)")

@@ -9,5 +9,6 @@ from . import (
     pointwise,
     reduce,
     source,
+    symbolic,
     view,
 )

@@ -8,10 +8,10 @@ from ...ir.graph import Value
 from ..importer import Call, Declined, Scalar, handles
 
 
-def _filled(call: Call, value: Scalar) -> Value:
+def _filled(call: Call, value: Value | Scalar) -> Value:
     dtype = call.dtype
-    if isinstance(value, Expr):
-        return call.broadcast(call.b.dim_value(value=value, dtype=dtype), call.shape)
+    if isinstance(value, Value | Expr):
+        return call.broadcast(call.value(value, dtype), call.shape)
     number = float(value) if dtype.is_float else bool(value) if dtype == types.bool_ else int(value)
     return call.b.full(value=number, shape=call.shape, dtype=dtype)
 

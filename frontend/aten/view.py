@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...ir.dim import Dim, Expr, maximum, minimum, mod
+from ...ir.dim import Dim, Expr, ceildiv, floordiv, maximum, minimum, mod
 from ...ir.graph import Value
 from ..importer import Call, Declined, handles
 
@@ -158,17 +158,33 @@ def _expected_sizes(call: Call, axis: int) -> list[Dim]:
 
 
 @handles(
-    "split.Tensor",
     "split.sizes",
     "split.default",
     "split_with_sizes.default",
     "split_with_sizes_copy.default",
-    "chunk.default",
-    "tensor_split.sections",
 )
-def _split(call: Call, x: Value, _how: Any, dim: int = 0) -> list[Value]:
+def _split_sizes(call: Call, x: Value, _sizes: Any, dim: int = 0) -> list[Value]:
     axis = dim % x.type.rank
     return _pieces(call, x, axis, _expected_sizes(call, axis))
+
+
+@handles("split.Tensor")
+def _split(call: Call, x: Value, width: Dim, dim: int = 0) -> list[Value]:
+    axis = dim % x.type.rank
+    size, count = x.shape[axis], len(call.expected)
+    if not call.facts.proved_eq(ceildiv(size, width), count):
+        raise Declined(f"an axis of {size} in parts of {width}: how many depends on the size")
+    return _split_sizes(call, x, width, dim)
+
+
+@handles("chunk.default", "tensor_split.sections")
+def _chunk(call: Call, x: Value, chunks: int, dim: int = 0) -> list[Value]:
+    axis = dim % x.type.rank
+    size = x.shape[axis]
+    # torch makes fewer chunks when rounding up the width leaves nothing for the last ones
+    if isinstance(size, Expr) and floordiv(size, chunks) * chunks != size:
+        raise Declined(f"an axis of {size} in {chunks} chunks: how many depends on the size")
+    return _split_sizes(call, x, chunks, dim)
 
 
 @handles("unbind.int")

@@ -51,13 +51,13 @@ def test_without_a_compiler_nothing_can_be_compiled(tilewright, tmp_path):
 
 
 def test_verdict():
-    libraries = {"triton": "3.9.0", "cuda-core": "1.2.2"}
+    libraries = dict.fromkeys(doctor.GPU_LIBRARIES, "1.0")
     compilers = [{"path": "/usr/bin/g++", "version": "g++ 12"}]
     assert doctor.verdict(compilers, NO_GPU, libraries) == (["cpu"], [])
     assert doctor.verdict(compilers, ONE_GPU, libraries) == (["cpu", "cuda:sm_90"], [])
-    targets, problems = doctor.verdict([], ONE_GPU, {"triton": None, "cuda-core": None})
+    targets, problems = doctor.verdict([], ONE_GPU, {**libraries, "triton": None})
     assert targets == []
-    assert problems[1] == "NVIDIA H200: install tilewright[gpu], triton and cuda-core missing"
+    assert problems[1] == "NVIDIA H200: install tilewright[gpu]; missing: triton"
 
 
 @pytest.mark.parametrize(

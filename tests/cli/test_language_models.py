@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,7 @@ def test_demo_answers_and_says_how(tilewright):
         ("cut.gguf", 4_000_000, "CheckpointError: truncated GGUF file"),
         ("zeros.gguf", b"\0" * 64, "CheckpointError"),
     ],
+    ids=["missing", "text", "empty folder", "truncated", "zeros"],
 )
 def test_what_is_no_model(tilewright, tmp_path, name, content, says):
     path = tmp_path / name
@@ -187,6 +189,31 @@ def test_a_gpu_that_is_not_there_is_missed_before_compiling(tilewright):
     assert "DeviceError: a program for sm_90 needs an NVIDIA GPU" in done.stderr
     assert "no NVIDIA driver" in done.stderr
     assert time.monotonic() - begin < 30  # compiling takes longer
+
+
+def test_a_missing_compiler_is_missed_before_capturing(tilewright):
+    done = tilewright("compile", "demo", "-o", "out", env={"TILEWRIGHT_CXX": "no-such-c++"})
+    assert done.returncode == 1
+    assert done.stderr == (
+        "BuildError: no C++ compiler 'no-such-c++'\n"
+        "  looked for no-such-c++ on PATH\n"
+        "  install one (Debian: apt-get install g++), or name one with TILEWRIGHT_CXX\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_failing_compiler_says_why_and_leaves_its_source(tilewright, tmp_path):
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho 'error: this compiler never works' >&2\nexit 3\n")
+    compiler.chmod(0o755)
+    environment = {"TILEWRIGHT_CXX": str(compiler), "TMPDIR": str(tmp_path)}
+    done = tilewright("compile", "demo", "-o", "out", env=environment)
+    assert done.returncode == 1
+    assert "BuildError: the C++ compiler failed on " in done.stderr
+    assert "error: this compiler never works" in done.stderr
+    (source,) = re.findall(r"^  at (\S+)$", done.stderr, flags=re.MULTILINE)
+    assert Path(source).is_file()
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -228,6 +228,11 @@ CASES = {
     "linspace": (lambda x: torch.linspace(0, 1, 5, dtype=torch.float64) + x[:, :5], "x"),
     "eye": (lambda x: torch.eye(6, dtype=torch.float64) @ x.t(), "x"),
     "sizes": (lambda x: (x * x.shape[0], x + x.shape[0] // 2, x.sum() / x.numel()), "x"),
+    "fractions_of_sizes": (
+        lambda x: (x * x.shape[0] ** -0.5, x * (x.shape[0] * 0.3 + 1), x.shape[0] / 4 + x),
+        "x",
+    ),
+    "fraction_filled": (lambda x: torch.full((2,), x.shape[0] / 8, dtype=torch.float64), "x"),
     "sizes_out": (lambda x: (x.shape[0] * 2 + 1, x.shape[0] % 3), "x"),
     # decomposed by torch into the above
     "decomposed": (

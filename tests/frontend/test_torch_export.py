@@ -353,13 +353,37 @@ def test_slices_of_an_axis_of_unknown_size(function):
         np.testing.assert_array_equal(run(imported, x)[0], function(x).double())
 
 
-def test_a_number_of_parts_that_depends_on_the_size_is_refused():
-    class Split(nn.Module):
+@pytest.mark.parametrize("cut", [lambda x: x.split(3)[0], lambda x: x.chunk(3)[0]])
+def test_a_number_of_parts_that_depends_on_the_size_is_refused(cut):
+    class Cut(nn.Module):
         def forward(self, x):
-            return x.split(3)[0]
+            return cut(x)
 
-    with pytest.raises(DimError, match=r"not proved(.|\n)*slice up to 3 of an axis of n"):
-        import_module(Split(), (torch.randn(8, 2),), dynamic_shapes=({0: Dim("n")},))
+    with pytest.raises(UnsupportedOp, match="how many depends on the size"):
+        import_module(Cut(), (torch.randn(8, 2),), dynamic_shapes=({0: Dim("n")},))
+
+
+def test_parts_whose_number_is_certain():
+    class Halves(nn.Module):
+        def forward(self, x):
+            first, second = x.repeat(2, 1).chunk(2)
+            return first - second, x.split([1, x.shape[0] - 1])[1]
+
+    module = Halves()
+    imported = import_module(module, (torch.randn(8, 2),), dynamic_shapes=({0: Dim("n")},))
+    for n in (1, 5):
+        x = torch.randn(n, 2)
+        for ours, theirs in zip(run(imported, x)[0], module(x), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_truth_value_of_sizes_as_a_result_is_refused():
+    class Truth(nn.Module):
+        def forward(self, x):
+            return x + 1, x.shape[0] > 3
+
+    with pytest.raises(UnsupportedModel, match="truth value that depends on sizes"):
+        import_module(Truth(), (torch.randn(8, 2),), dynamic_shapes=({0: Dim("n")},))
 
 
 @pytest.mark.parametrize("hint", [Dim.AUTO, Dim.DYNAMIC, Dim("n")])

@@ -53,6 +53,9 @@ def values_of(draw, declared):
     return values
 
 
+KINDS = (
+    "unary", "binary", "view", "reduce", "row", "cast", "constant", "where", "lookup", "attention",
+)  # fmt: skip
 UNARY = ("neg", "exp", "abs", "sin", "tanh", "sigmoid", "silu", "gelu", "relu", "floor", "sqrt")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
 
@@ -76,7 +79,7 @@ def graphs(draw, max_nodes=12, dtypes=(f32,)):
 
 
 def _step(draw, b, x, pool, square, row):
-    kind = draw(st.sampled_from(("unary", "binary", "view", "reduce", "row", "cast", "constant")))
+    kind = draw(st.sampled_from(KINDS))
     if kind == "unary":
         return getattr(b, draw(st.sampled_from(UNARY)))(x)
     if kind == "binary":
@@ -85,6 +88,28 @@ def _step(draw, b, x, pool, square, row):
     if kind == "constant":
         number = b.constant(draw(st.sampled_from((0.0, 1.0, 0.5, -2.0))), x.dtype)
         return getattr(b, draw(st.sampled_from(BINARY)))(x, number)
+    if kind == "where":
+        others = [y for y in pool if y.shape == x.shape]
+        condition = b.le(x, draw(st.sampled_from(others)))
+        return b.where(condition, x, draw(st.sampled_from(others)))
+    if kind == "lookup":
+        axis = draw(st.integers(0, x.type.rank - 1))
+        index = b.argmax(b.softmax(x, axis=-1), axis=axis, keepdims=True)
+        if draw(st.booleans()):
+            return b.broadcast_to(b.gather_elements(x, index, axis=axis), shape=x.shape)
+        flat = b.reshape(index, shape=(dims.product(index.shape),))
+        return b.gather(x, flat, axis=axis)
+    if kind == "attention":
+        if x.type.rank != 3 or not isinstance(x.shape[0], int):
+            return None
+        return b.attention(
+            x,
+            x,
+            x,
+            scale=0.5,
+            is_causal=draw(st.booleans()),
+            softcap=draw(st.sampled_from((None, 2.0))),
+        )
     if kind == "cast":
         return b.cast(b.cast(x, dtype=f64), dtype=x.dtype)
     if kind == "reduce":

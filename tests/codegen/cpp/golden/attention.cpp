@@ -1,28 +1,31 @@
 // attention kernel attention
 #include "tw_attention.h"
 
-static TwAttention attention_0_sizes(const int64_t* d) {
+struct attention_0_shape {
+    typedef TwF32 Q;
+    typedef TwF32 KV;
+    typedef TwF32 OUT;
+    static constexpr int64_t heads = 4, kv_heads = 2;
+    static constexpr int64_t head_dim = 8, page_size = 4;
+    static constexpr int64_t window = 0;
+    static constexpr float scale = 0.3, softcap = 0.0;
+};
+
+static TwAttention<attention_0_shape> attention_0_sizes(const int64_t* d) {
     const int64_t v_seqs = d[0];
     const int64_t v_t = d[1];
     const int64_t v_width = d[2];
-    TwAttention s = {};
+    TwAttention<attention_0_shape> s = {};
     s.tokens = v_t;
     s.sequences = v_seqs;
     s.width = v_width;
     s.q_token_stride = 40;
     s.q_head_stride = 8;
-    s.heads = 4;
-    s.kv_heads = 2;
-    s.head_dim = 8;
-    s.page_size = 4;
-    s.window = 0;
-    s.scale = 0.3;
-    s.softcap = 0.0;
     return s;
 }
 
 static void attention_0(TW_ARGS) {
-    TwAttention s = attention_0_sizes(d);
+    TwAttention<attention_0_shape> s = attention_0_sizes(d);
     const int64_t v_seqs = d[0];
     const int64_t v_t = d[1];
     const int64_t v_width = d[2];
@@ -32,7 +35,7 @@ static void attention_0(TW_ARGS) {
     s.table = (const int32_t*)p[2];
     s.starts = (const int32_t*)p[3];
     s.context = (const int32_t*)p[4];
-    tw_attention<TwF32, TwF32, TwF32>(s, team);
+    tw_attention(s, team);
 }
 
 extern "C" void attention(TW_ARGS) {

@@ -1,0 +1,51 @@
+"""Fractions computed from sizes, as float64 values without axes.
+
+Whole numbers never come here: they are dims.
+"""
+
+from collections.abc import Callable
+
+from ...ir import types
+from ...ir.dim import Expr
+from ...ir.graph import Value
+from ..importer import HANDLERS, Call, Handler, Scalar
+
+Number = Value | Scalar
+
+
+def fraction(call: Call, x: Number) -> Value:
+    """A Python number, a dim or another fraction as f64[]."""
+    if isinstance(x, Expr):
+        return call.b.dim_value(value=x, dtype=types.f64)
+    return call.value(x, types.f64)
+
+
+def _binary(op: str) -> Handler:
+    def combine(call: Call, x: Number, y: Number) -> Value:
+        return getattr(call.b, op)(fraction(call, x), fraction(call, y))
+
+    return combine
+
+
+def _unary(op: str) -> Handler:
+    def apply(call: Call, x: Number) -> Value:
+        return getattr(call.b, op)(fraction(call, x))
+
+    return apply
+
+
+# names of the Python functions that torch leaves in a graph for symbolic floats
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    **{name: _binary(op) for name, op in (("add", "add"), ("sub", "sub"), ("mul", "mul"))},
+    "truediv": _binary("div"),
+    "pow": _binary("pow"),
+    "sym_float": fraction,
+    "neg": _unary("neg"),
+    "_sym_sqrt": _unary("sqrt"),
+    "_sym_log2": lambda call, x: call.b.div(
+        call.b.log(fraction(call, x)), call.b.log(call.value(2.0, types.f64))
+    ),
+    "_sym_cos": _unary("cos"),
+    "_sym_sin": _unary("sin"),
+}
+HANDLERS.update(_FUNCTIONS)
