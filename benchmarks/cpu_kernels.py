@@ -60,7 +60,9 @@ FMA = """
 #include "tw.h"
 extern "C" void fma_peak(void* const* p, const int64_t* d, const TwTeam* team) {
     const int chains = 12;  // more than latency times rate; fewer than there are registers
-    tw_vf x = tw_load((const float*)p[0]), y = tw_load((const float*)p[0] + 16), acc[chains] = {};
+    const float* from = (const float*)p[0];
+    tw_vf x = tw_load(from), y = tw_load(from + 16), acc[chains];
+    for (int j = 0; j < chains; ++j) acc[j] = tw_load(from + 32 + 16 * j);
     for (int64_t i = 0; i < d[0]; ++i)
         for (int j = 0; j < chains; ++j) acc[j] = acc[j] * x + y;
     for (int j = 1; j < chains; ++j) acc[0] += acc[j];
@@ -108,22 +110,38 @@ class Library:
             raise SystemExit(f"tw_run gave {code}")
 
 
-def aligned(shape, dtype) -> np.ndarray:
-    """Zeros on a page boundary, large pages asked for."""
-    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(nbytes + 4096, np.uint8)
-    start = -raw.ctypes.data % 4096
-    return raw[start : start + nbytes].view(dtype).reshape(shape)
+class Memory:
+    """One allocation that arrays are cut from: large enough to lie in large pages."""
+
+    def __init__(self, nbytes: int):
+        self.bytes = np.ones(nbytes, np.uint8)
+        self.at = -self.bytes.ctypes.data % 4096
+
+    def take(self, shape, dtype) -> np.ndarray:
+        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        part = self.bytes[self.at : self.at + nbytes]
+        assert len(part) == nbytes, "the benchmark's memory is used up"
+        self.at += -(-nbytes // 4096) * 4096
+        return part.view(dtype).reshape(shape)
 
 
-def seconds(call, repeat=7) -> float:
-    call()
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def small(shape, dtype) -> np.ndarray:
+    """An allocation of its own, on a page boundary."""
+    return Memory(int(np.prod(shape)) * np.dtype(dtype).itemsize + 4096).take(shape, dtype)
+
+
+def race(jobs, rounds: int) -> dict[str, float]:
+    """Best seconds of each job. They take turns; a job is a list of calls that take turns too."""
+    best = dict.fromkeys(jobs, float("inf"))
+    for i in range(rounds + 1):
+        for j, (name, calls) in enumerate(jobs.items()):
+            call = calls[(i + j) % len(calls)]  # not the weights that the job before has read
+            start = time.perf_counter()
+            call()
+            elapsed = time.perf_counter() - start
+            if i:  # the first is for warming up
+                best[name] = min(best[name], elapsed)
+    return best
 
 
 def linear_kernel(n, k, dtype, gated=False):
@@ -178,28 +196,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     target = cpu()
-    sources = [("read_all", READ), ("fma_peak", FMA)]
+    kernels = {f"attention_{d}": attention_kernel(9, 3, 64, 16, d) for d in (bf16, f32)}
     for name, n, k, gated in LAYER:
-        for dtype in (bf16, f32):
-            kernel_name = f"{name}_{dtype}"
-            sources.append(
-                (kernel_name, emit_kernel(linear_kernel(n, k, dtype, gated), kernel_name, target))
-            )
-    for dtype in (bf16, f32):
-        name = f"attention_{dtype}"
-        sources.append((name, emit_kernel(attention_kernel(9, 3, 64, 16, dtype), name, target)))
-    library = Library(sources, target)
+        kernels |= {f"{name}_{d}": linear_kernel(n, k, d, gated) for d in (bf16, f32)}
+    sources = [(name, emit_kernel(kernel, name, target)) for name, kernel in kernels.items()]
+    library = Library([("read_all", READ), ("fma_peak", FMA), *sources], target)
     bench = Bench(library, args.threads)
-    results = {"compile_s": round(library.seconds, 2), "kernels": len(sources)}
-    results |= bench.limits()
-    for m in (1, 2, 4, 8, 16):
-        results |= bench.thin(m, results["read_gb_s"])
-    results |= bench.gemm(512, results["fma_gflop_s"])
-    results |= bench.attention()
-    for name, value in results.items():
-        print(f"{name:36} {value}")
+    results = {"threads": args.threads, "compile_s": round(library.seconds, 2)}
+    for part in (bench.weights, bench.prefill, bench.attention):
+        for name, value in part().items():
+            results[name] = value
+            print(f"{name:36} {value}", flush=True)
     if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 class Bench:
@@ -207,86 +216,91 @@ class Bench:
         self.library, self.threads = library, threads
         self.rng = np.random.default_rng(0)
 
-    def time(self, launches, repeat=7) -> float:
+    def call(self, launches):
         steps = self.library.steps(launches)
-        return seconds(lambda: self.library.run(steps, self.threads), repeat)
+        return lambda: self.library.run(steps, self.threads)
 
-    def limits(self) -> dict:
-        data = aligned((1 << 26,), np.float32)
-        data[:] = 1
-        sink = aligned((4096,), np.float32)
-        read = self.time([("read_all", [data, sink], [data.size])])
-        count = 2_000_000
-        fma = self.time([("fma_peak", [data, sink], [count])])
-        lanes = self.library.so.fma_lanes()
-        flop = 2 * lanes * 12 * count * self.threads
-        return {
-            "read_gb_s": round(data.nbytes / read / 1e9, 2),
-            "fma_gflop_s": round(flop / fma / 1e9, 1),
-        }
-
-    def layers(self, dtype, m, count):
+    def layers(self, dtype, m, count, take):
         """Launches of `count` layers with weights of their own; bytes and operations."""
         launches, nbytes, flop = [], 0, 0
         numpy = ml_dtypes.bfloat16 if dtype == bf16 else np.float32
         for _ in range(count):
             for name, n, k, gated in LAYER:
-                x, y = aligned((m, k), np.float32), aligned((m, n), np.float32)
+                x, y = small((m, k), np.float32), small((m, n), np.float32)
                 x[:] = self.rng.standard_normal((m, k))
                 weights = []
                 for _ in range(2 if gated else 1):
-                    w = aligned((n // 32, k, 32), numpy)
-                    w.view(np.uint16 if dtype == bf16 else np.float32)[:] = 1
+                    w = take((n // 32, k, 32), numpy)
+                    w[:] = 1
                     weights.append(w)
                     nbytes += w.nbytes
                     flop += 2 * m * n * k
                 launches.append((f"{name}_{dtype}", [x, *weights, y], [m]))
         return launches, nbytes, flop
 
-    def thin(self, m, read_gb_s) -> dict:
-        out = {}
-        for dtype in (bf16, f32):
-            launches, nbytes, _ = self.layers(dtype, m, 30)
-            t = self.time(launches)
-            rate = nbytes / t / 1e9
-            out[f"layers_{dtype}_m{m}_gb_s"] = f"{rate:.2f} ({rate / read_gb_s:.0%} of reading)"
-        return out
+    def weights(self) -> dict:
+        """Few rows: bytes of weights a second, against plain reading."""
+        sets, sink, jobs, nbytes = 6, small((4096,), np.float32), {}, {}
+        memory = Memory(1 << 30)
+        data = [memory.take((9 << 20,), np.float32) for _ in range(sets)]
+        jobs["read"] = [self.call([("read_all", [x, sink], [x.size])]) for x in data]
+        nbytes["read"] = data[0].nbytes
+        for pages, take in (("large pages", memory.take), ("small pages", small)):
+            for dtype, count in ((bf16, 5), (f32, 2)):
+                made = [self.layers(dtype, 1, count, take) for _ in range(sets)]
+                for m in (1, 2, 4, 8, 16):
+                    if m > 1 and pages == "small pages":
+                        continue
+                    name = f"{dtype} weights, {m} rows, {pages}"
+                    jobs[name] = [self.call(_with_rows(x[0], m)) for x in made]
+                    nbytes[name] = made[0][1]
+        best = race(jobs, 60)
+        rates = {name: nbytes[name] / best[name] / 1e9 for name in jobs}
+        return {n: f"{r:.1f} GB/s, {r / rates['read']:.0%} of reading" for n, r in rates.items()}
 
-    def gemm(self, m, fma_gflop_s) -> dict:
-        out = {}
+    def prefill(self, m=512) -> dict:
+        """Many rows: operations a second, against multiply-adds in registers and torch."""
+        x, sink = small((4096,), np.float32), small((4096,), np.float32)
+        count, lanes = 1_000_000, self.library.so.fma_lanes()
+        x[:] = self.rng.standard_normal(x.size)  # chains that are equal would be merged
+        jobs = {"multiply-adds": [self.call([("fma_peak", [x, sink], [count])])]}
+        flop = {"multiply-adds": 2 * lanes * 12 * count * self.threads}
         for dtype in (bf16, f32):
-            launches, _, flop = self.layers(dtype, m, 2)
-            t = self.time(launches)
-            rate = flop / t / 1e9
-            out[f"layers_{dtype}_m{m}_gflop_s"] = f"{rate:.1f} ({rate / fma_gflop_s:.0%} of peak)"
-            for launch in launches[: len(LAYER)]:
-                t = self.time([launch])
-                x, w = launch[1][0], launch[1][1]
-                f = 2 * m * w.shape[0] * 32 * x.shape[1] * (len(launch[1]) - 2)
-                out[f"  {launch[0]}_m{m}_gflop_s"] = round(f / t / 1e9, 1)
-        out |= self.torch_linear(m)
-        return out
+            launches, _, total = self.layers(dtype, m, 1, small)
+            jobs[f"layer {dtype}, {m} rows"] = [self.call(launches)]
+            flop[f"layer {dtype}, {m} rows"] = total
+        jobs |= self.torch_layers(m)
+        best = race(jobs, 12)
+        layer = flop[f"layer {f32}, {m} rows"]
+        rates = {n: flop.get(n, layer) / best[n] / 1e9 for n in jobs}
+        peak = rates["multiply-adds"]
+        return {n: f"{r:.1f} GFLOP/s, {r / peak:.0%} of multiply-adds" for n, r in rates.items()}
 
-    def torch_linear(self, m) -> dict:
+    def torch_layers(self, m) -> dict:
         try:
             import torch
         except ImportError:
-            return {"torch_linear": "not measured: torch is not installed"}
+            print("torch: not measured, it is not installed")
+            return {}
         torch.set_num_threads(self.threads)
-        out = {}
+        jobs = {}
         for dtype in (torch.float32, torch.bfloat16):
-            flop, total = 0, 0.0
-            for _, n, k, gated in LAYER:
-                x, w = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
-                repeat = 2 if gated else 1
-                total += repeat * seconds(lambda x=x, w=w: torch.nn.functional.linear(x, w))
-                flop += repeat * 2 * m * n * k
-            out[f"torch_linear_{str(dtype)[6:]}_m{m}_gflop_s"] = round(flop / total / 1e9, 1)
-        return out
+            pairs = [
+                (torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype))
+                for _, n, k, gated in LAYER
+                for _ in range(2 if gated else 1)
+            ]
+
+            def run(pairs=pairs):
+                for x, w in pairs:
+                    torch.nn.functional.linear(x, w)
+
+            jobs[f"torch {str(dtype)[6:]}, {m} rows"] = [run]
+        return jobs
 
     def attention(self) -> dict:
-        out = {}
         heads, groups, size, page = 9, 3, 64, 16
+        jobs, flop = {}, {}
         for dtype in (f32, bf16):
             numpy = ml_dtypes.bfloat16 if dtype == bf16 else np.float32
             for tokens, context in ((512, 512), (1, 512), (1, 2048)):
@@ -295,16 +309,22 @@ class Bench:
                 q = self.rng.standard_normal((tokens, heads, size)).astype(np.float32)
                 table = np.arange(pages, dtype=np.int32)[None]
                 starts, lens = np.array([0, tokens], np.int32), np.array([context], np.int32)
-                o = np.zeros_like(q)
-                t = self.time(
-                    [(f"attention_{dtype}", [q, pool, table, starts, lens, o], [1, tokens, pages])]
-                )
+                arrays = [q, pool, table, starts, lens, np.zeros_like(q)]
+                name = f"attention {dtype}, {tokens} of {context}"
+                jobs[name] = [self.call([(f"attention_{dtype}", arrays, [1, tokens, pages])])]
                 pairs = sum(range(context - tokens + 1, context + 1))
-                gflop = 4 * pairs * heads * size / t / 1e9
-                out[f"attention_{dtype}_t{tokens}_c{context}"] = (
-                    f"{t * 1e6:.0f} us, {gflop:.1f} GFLOP/s"
-                )
-        return out
+                flop[name] = 4 * pairs * heads * size
+        best = race(jobs, 30)
+        return {n: f"{t * 1e6:.0f} us, {flop[n] / t / 1e9:.1f} GFLOP/s" for n, t in best.items()}
+
+
+def _with_rows(launches, m: int):
+    """The launches for m rows, with the same weights."""
+    out = []
+    for name, (x, *weights, y), _ in launches:
+        more = [np.repeat(x, m, 0), *weights, np.repeat(y, m, 0)]
+        out.append((name, more, [m]))
+    return out
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Decode and prefill of a Llama shape on one GPU: our program, and transformers in the same process.
+"""Decode and prefill of a Llama shape on one GPU, and transformers in the same process.
 
     python benchmarks/gpu_decode.py OUT [--layers 32] [--contexts 128,1024] [--batches 1,8,32]
         [--prefill 2048] [--peer eager,compiled]
 
-Weights are random, shared between both. A decode step is one replay of a captured graph, timed with
-events (`device_ms`), and timed as the engine sees it, inputs and tokens copied (`step_ms`). Both
-models' logits are compared first. Floors: bytes of all weights but the embedding table over the copy
-bandwidth, which is measured here too.
+Weights are random, shared between both. A decode step is one replay of a captured graph, timed
+with events (`device_ms`), and as the engine sees it, inputs and tokens copied (`step_ms`). Both
+models' logits are compared first. Floors: bytes of all weights but the embedding table over the
+copy bandwidth, which is measured here too.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from pathlib import Path
 import gpu_lab as lab
 import numpy as np
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
 from tilewright import passes
 from tilewright.codegen.build import build
 from tilewright.frontend.huggingface import capture_causal_lm
@@ -27,7 +29,6 @@ from tilewright.passes.pipelines import language_model
 from tilewright.runtime.cuda import CudaDevice, CudaPlan
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.prepared import Prepared
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 PAGE_SIZE = 16
 
@@ -57,7 +58,8 @@ def compile_program(layers: int, target: str, results: dict):
     torch.set_default_dtype(default)
     captured = capture_causal_lm(model, dtype=bf16)
     captured_at = time.time()
-    result = passes.run(captured.graph, language_model(bf16, page_size=PAGE_SIZE, max_tokens=8192, samples=False))
+    pipeline = language_model(bf16, page_size=PAGE_SIZE, max_tokens=8192, samples=False)
+    result = passes.run(captured.graph, pipeline)
     passed_at = time.time()
     program = build(result.graph, get_target(target), kv=result.kv)
     results["seconds"] = {
@@ -180,9 +182,9 @@ def time_steps(exe: Executable, device, batch: dict, repeats: int = 30) -> dict:
 
 
 def costs(exe: Executable, device, batch: dict) -> list[tuple[str, int, float]]:
-    """(where, launches, us each) of a step's launches, as what the captured step saves without them.
+    """(where, launches, us each) of a step's launches: what the captured step saves without them.
 
-    Timed so, a launch's cost includes what it keeps its neighbours from overlapping.
+    So a launch's cost includes what it keeps its neighbours from overlapping.
     """
     step = prepared(exe, batch)
     step.run(batch)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tilewright.codegen.lower import lower_group
+
 from tilewright.codegen.loops import LoopKernel
+from tilewright.codegen.lower import lower_group
 from tilewright.codegen.triton.compile import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
 from tilewright.ir.builder import Builder, Rebuilder
@@ -148,7 +149,7 @@ def _build(job):
         if not pdl:
             launches = tuple(replace(e, pdl=False, source=_without_pdl(e.source)) for e in launches)
         return [(e, compile_kernel(e, TARGET)) for e in launches]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (a schedule that fails is a line of the report)
         return repr(error)[:500]
 
 
@@ -161,7 +162,7 @@ _pool = None
 
 
 def compile_all(jobs, processes=None):
-    """Build (lab, name, schedule, pdl) jobs in parallel. -> [(emitted, compiled)] or an error each."""
+    """Build (lab, name, schedule, pdl) jobs. -> for each, [(emitted, compiled)] or an error."""
     global _pool
     start = time.time()
     if _pool is None:  # kept: starting processes costs more than most compilations

@@ -13,6 +13,7 @@ from pathlib import Path
 import gpu_lab as lab
 import torch
 from gpu_lab import Built, Sequence, Shape, compile_all, median_us, relative_error
+
 from tilewright.codegen.triton.choose import choices
 from tilewright.codegen.triton.schedule import AttentionSchedule, DotSchedule, GemvSchedule
 from tilewright.ir.dim import evaluate
@@ -161,7 +162,7 @@ def search(device, kernels, name, t, schedules, *, pdl=True, copies=6, keep=6, *
                 sequence.add(ready, sizes, p, spaces)
             us = median_us(device, sequence.capture(), 7) / copies
             found.append((us, schedule))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (a schedule that fails is a line of the report)
             print("  ", schedule, repr(error)[:200], flush=True)
     found.sort(key=lambda f: f[0])
     weights = sum(p.numel() * 2 for n, p in sets[0].items() if n.startswith("w"))
@@ -370,7 +371,7 @@ def main(out: str, wanted: list[str]) -> None:
                 best = gemv(device, kernels)
             else:
                 SECTIONS[section](device, kernels)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the other sections still run)
             import traceback
 
             traceback.print_exc()

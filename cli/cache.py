@@ -2,19 +2,26 @@
 
 import hashlib
 import json
+import logging
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..ir import switches
+from ..ir.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from ..runtime.artifact import Artifact
 
 _LIBRARIES = ("torch", "transformers", "triton", "gguf", "numpy")
 MAX_BYTES = 20 << 30  # of all artifacts together; those used longest ago go first
+UNFINISHED = "."  # begins the names of entries that are being written
 _HEAD_BYTES = 1 << 20  # of a file's content that enters its identity, beside size and time
 
 
@@ -42,8 +49,16 @@ def path_of(key: str) -> Path:
 
 def file_identity(path: Path) -> list[Any]:
     """What tells one checkpoint from another: names, sizes, times and the head of each file."""
-    files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
-    return [[str(path.resolve())]] + [_one_file(f) for f in files]
+    try:
+        files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+        return [[str(path.resolve())]] + [_one_file(f) for f in files]
+    except OSError as error:
+        raise CheckpointError(
+            "the model's files cannot be read",
+            where=str(error.filename or path),
+            facts=str(error.strerror),
+            fix="check who may read them",
+        ) from error
 
 
 def _one_file(path: Path) -> list[Any]:
@@ -78,9 +93,49 @@ def _version(name: str) -> str | None:
         return None
 
 
+def has(path: Path) -> bool:
+    """Whether an artifact seems to be there; a folder that may not be read has none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def store(path: Path, artifact: "Artifact") -> bool:
+    """Keep an artifact. -> whether one is at `path` now; if not, a warning says why.
+
+    Of several processes that build the same one the first wins: an entry that another may have
+    mapped is never replaced.
+    """
+    from ..runtime.artifact import save_artifact  # loads NumPy, which help texts do without
+
+    new = path.parent / f"{UNFINISHED}{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
+    try:
+        save_artifact(new, artifact)
+        try:
+            os.rename(new, path)
+        except OSError:
+            if not has(path):
+                raise
+        finally:
+            remove(new)
+    except OSError as error:
+        logging.getLogger("tilewright.cache").warning(
+            "the compiled model is not kept, and will be compiled again next time: %s: %s",
+            error.filename or path,
+            error.strerror or error,
+        )
+        return False
+    prune()
+    return True
+
+
 def touch(path: Path) -> None:
-    """Note that an artifact was used."""
-    os.utime(path, (time.time(), time.time()))
+    """Note that an artifact was used, where the folder may be written."""
+    try:
+        os.utime(path, (time.time(), time.time()))
+    except OSError as error:
+        logging.getLogger("tilewright.cache").info("%s: %s", path, error.strerror)
 
 
 def remove(path: Path) -> None:
@@ -91,11 +146,18 @@ def remove(path: Path) -> None:
 def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
     """Forget the artifacts used longest ago until the rest fits. -> those that went.
 
-    The newest always stays: a model larger than the limit is kept until the next one comes.
+    The newest always stays: a model larger than the limit is kept until the next one comes. What a
+    process that was killed left unfinished goes after a day.
     """
     folder = cache_dir() / "artifacts"
-    kept = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime) if folder.is_dir() else []
-    sizes = [sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) for path in kept]
+    found = {path: _age_and_size(path) for path in folder.iterdir()} if folder.is_dir() else {}
+    for path, (used, _) in list(found.items()):
+        if path.name.startswith(UNFINISHED):
+            found.pop(path)
+            if time.time() - used > 86400:
+                remove(path)
+    kept = sorted(found, key=lambda path: found[path][0])
+    sizes = [found[path][1] for path in kept]
     total, gone = sum(sizes), []
     for path, size in list(zip(kept, sizes))[:-1]:
         if total <= max_bytes:
@@ -104,3 +166,12 @@ def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
         gone.append(path)
         total -= size
     return gone
+
+
+def _age_and_size(path: Path) -> tuple[float, int]:
+    """When an entry was last used, and its bytes; what another process removes meanwhile is none."""
+    try:
+        files = [f.stat() for f in path.rglob("*") if f.is_file()]
+        return path.stat().st_mtime, sum(stat.st_size for stat in files)
+    except FileNotFoundError:
+        return 0.0, 0

@@ -1,8 +1,10 @@
 """`LLM(model)`: from a checkpoint, a module or an artifact to an engine that generates."""
 
+import inspect
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,17 @@ class LLM(RuntimeLLM):
     Raises CheckpointError, UnsupportedModel, UnsupportedOp, BuildError, OptionError, OutOfMemory.
     """
 
+    def __new__(cls, *_: Any, **options: Any):
+        known = list(inspect.signature(cls.__init__).parameters)[1:]
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise OptionError(
+                f"LLM has no option {', '.join(unknown)}",
+                facts=f"its options are {', '.join(known)}",
+                fix="leave it out",
+            )
+        return super().__new__(cls)
+
     def __init__(
         self,
         model: Any,
@@ -65,11 +78,13 @@ class LLM(RuntimeLLM):
         use_cache: bool = True,
         progress: Progress | None = None,
     ):
-        if not 0 < max_num_batched_tokens <= MAX_STEP_TOKENS:
-            raise OptionError(
-                f"max_num_batched_tokens is {max_num_batched_tokens}",
-                facts=f"a step takes 1 to {MAX_STEP_TOKENS} tokens",
-            )
+        _check_whole("max_num_batched_tokens", max_num_batched_tokens, 1, MAX_STEP_TOKENS)
+        _check_whole("max_num_seqs", max_num_seqs, 1)
+        _check_whole("seed", seed, 0)
+        if kv_cache_bytes is not None:
+            _check_whole("kv_cache_bytes", kv_cache_bytes, 1)
+        if max_model_len is not None:
+            _check_whole("max_model_len", max_model_len, 1)
         request = Request(
             model,
             tokenizer,
@@ -87,6 +102,7 @@ class LLM(RuntimeLLM):
             raise OptionError(
                 f"max_model_len is {max_model_len}",
                 facts=f"the model allows 1 to {facts['context_len']} tokens",
+                fix="leave it out for all that the model allows",
             )
         context = max_model_len or facts["context_len"]
         device = device or open_device(resolve_target(program.target))
@@ -172,6 +188,27 @@ class Request:
         """The dtype of weights: bf16 unless asked, as memory traffic is what decoding costs."""
         return self.dtype or bf16
 
+    def __post_init__(self) -> None:
+        if self.tokenizer is not None and not hasattr(self.tokenizer, "backend_tokenizer"):
+            raise OptionError(
+                f"tokenizer is {self.tokenizer!r}",
+                facts="a fast transformers tokenizer is needed, which has a backend_tokenizer",
+                fix="pass AutoTokenizer.from_pretrained(folder)",
+            )
+
+    def given_tokenizer(self) -> dict[str, Any]:
+        """What an artifact stores of the tokenizer that was given; nothing when none was."""
+        if self.tokenizer is None:
+            return {}
+        from ..frontend.tokenizer import from_transformers
+
+        loaded = from_transformers(self.tokenizer).load()
+        return {
+            "tokenizer_json": loaded.tokenizer.to_str(),
+            "chat_template": loaded.chat_template,
+            "special_tokens": dict(loaded.special_tokens),
+        }
+
     @property
     def key(self) -> str | None:
         """The cache key; None for a module, whose content has no identity short of reading it.
@@ -185,6 +222,7 @@ class Request:
         return cache.key_of(
             {
                 "files": cache.file_identity(path),
+                "tokenizer": self.given_tokenizer(),
                 "dtype": self.stored.name,
                 "kv_dtype": str(self.kv_dtype),
                 "target": repr(self.target),
@@ -212,8 +250,15 @@ def get_model(request: Request, progress: Progress) -> Built:
             fix="give a .gguf file, a folder with config.json, an artifact, or 'demo';"
             " nothing is downloaded",
         )
+    if path is not None and not path.is_dir() and not path.is_file():
+        raise CheckpointError(
+            "neither a file nor a folder",
+            where=str(path),
+            facts="it is a device, a pipe or a socket",
+            fix="give a .gguf file, a folder with config.json, an artifact, or 'demo'",
+        )
     if path is not None and request.is_artifact:
-        return Built(_language_model(path), was_cached=True)
+        return Built(_with_tokenizer(_language_model(path), request), was_cached=True)
     key = request.key
     if key is None:
         return Built(build_model(request, progress), was_cached=False)
@@ -221,11 +266,20 @@ def get_model(request: Request, progress: Progress) -> Built:
     found = _from_cache(kept)
     if found is not None:
         return Built(found, was_cached=True)
-    save_artifact(kept, build_model(request, progress))
-    cache.prune()
+    artifact = build_model(request, progress)
+    is_kept = cache.store(kept, artifact)
     release_memory()
     # read back through the memory map: weights are never twice in memory
-    return Built(load_artifact(kept), was_cached=False)
+    return Built(load_artifact(kept) if is_kept else artifact, was_cached=False)
+
+
+def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:
+    """The artifact with the tokenizer that was given in place of its own."""
+    given = request.given_tokenizer()
+    if not given:
+        return artifact
+    facts = {**artifact.facts, "special_tokens": given.pop("special_tokens")}
+    return replace(artifact, facts=facts, **given)
 
 
 def _language_model(path: Path) -> Artifact:
@@ -323,7 +377,7 @@ def build_model(request: Request, progress: Progress) -> Artifact:
 
 
 def _from_cache(path: Path) -> Artifact | None:
-    if not path.exists():
+    if not cache.has(path):
         return None
     try:
         artifact = _language_model(path)
@@ -347,8 +401,19 @@ def _isa(target: Target) -> list[str]:
 
 def parse_dtype(name: str, option: str) -> DType | None:
     """The dtype called `name`, None for "auto". OptionError names the option and the choices."""
+    name = str(name).removeprefix("torch.")  # torch.float16 is a name for it too
     if name == "auto":
         return None
     if name not in DTYPES:
         raise OptionError(f"{option} is {name!r}", facts=f"choices: auto, {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def _check_whole(option: str, value: Any, low: int, high: int | None = None) -> None:
+    """OptionError unless `value` is a whole number in the range."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < low or (high is not None and value > high):
+        raise OptionError(
+            f"{option} is {value!r}",
+            facts=f"it is a whole number from {low}" + ("" if high is None else f" to {high}"),
+        )

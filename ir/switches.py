@@ -116,7 +116,7 @@ def _as_text(value: Any) -> str:
 
 def _parse(switch: Switch, text: str) -> Any:
     if switch.kind == "path":
-        return Path(text)
+        return Path(text).expanduser()
     if switch.kind == "int":
         if not text.isdigit() or int(text) == 0:
             raise OptionError(f"{switch.variable}={text!r} is not a positive number")

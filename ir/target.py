@@ -69,6 +69,6 @@ TARGETS = {
 
 def get_target(name: str) -> Target:
     """The target called `name`; OptionError lists the names."""
-    if name not in TARGETS:
+    if not isinstance(name, str) or name not in TARGETS:
         raise OptionError(f"no target named {name!r}", facts=f"targets: {', '.join(TARGETS)}, auto")
     return TARGETS[name]

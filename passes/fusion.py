@@ -7,12 +7,10 @@ left merges among itself.
 
 from collections.abc import Iterator
 
-from ..ir.dim import Dim
 from ..ir.graph import Graph, Node, Value
-from ..ir.op import normalize_axis
-from ..ir.types import Shape
 from . import findings
 from .grouping import Group, Groups
+from .row_groups import RowGroup, squeezed
 
 # worth storing rather than computing again
 EXPENSIVE = frozenset(
@@ -21,11 +19,6 @@ EXPENSIVE = frozenset(
 _STRIDED = frozenset(("reshape", "transpose", "slice"))
 MAX_NORM_READERS = 4  # products that may each repeat a norm's statistics
 MAX_READERS = 3  # groups that may each repeat a cheap computation
-
-
-def squeezed(shape: Shape) -> tuple[Dim, ...]:
-    """The shape without axes of size 1."""
-    return tuple(d for d in shape if d != 1)
 
 
 class Fusion:
@@ -123,12 +116,24 @@ class Fusion:
             for group, value in sorted(candidates, key=lambda c: -c[0].last):
                 if squeezed(node.results[0].shape) != squeezed(value.shape):
                     self.refuse("epilogue", f"{node.op.name} broadcasts the product", value)
+                elif not self.reads_same_elements(node, group):
+                    self.refuse("epilogue", "it also reads the product at other places", value)
                 elif not groups.can_merge(group, own):
                     self.refuse("epilogue", "another operand depends on the product", value)
                 else:
                     groups.merge(group, own)
                     findings.current().fire("epilogue")
                     break
+
+    def reads_same_elements(self, node: Node, group: Group) -> bool:
+        """Whether every operand that is made of the group's values is so element by element."""
+        for value in node.operands:
+            if any(self.groups.of[p] is group for p in self.groups.sources(value)):
+                if self.same_elements(value) is None:
+                    return False
+                if squeezed(value.shape) != squeezed(node.results[0].shape):
+                    return False
+        return True
 
     def same_elements(self, value: Value) -> Node | None:
         """The grouped node that makes `value`, through views that only add or drop axes of 1."""
@@ -211,7 +216,7 @@ class Fusion:
         for group in self.groups.all():
             if group.kind == "reduce" and group.anchor in self.groups.of:
                 if self.groups.of[group.anchor] is group:
-                    Reduction(self, group).grow()
+                    RowGroup(self.groups, group, self.refuse).grow()
 
     # ---- what is left ----
 
@@ -302,7 +307,7 @@ class Fusion:
             if group.kind == "pointwise":
                 for value in self.inputs(group):
                     by_input.setdefault(value, []).append(group)
-        for value, sharing in by_input.items():
+        for sharing in by_input.values():
             if len(sharing) < 2:
                 continue
             current: Group | None = None
@@ -316,10 +321,9 @@ class Fusion:
                 else:
                     groups.merge(current, group)
                     findings.current().fire("siblings")
-            del value
 
     def inputs(self, group: Group) -> Iterator[Value]:
-        """Values from outside the group; numbers and tiny tables aside."""
+        """Values from outside the group, weights aside."""
         members = set(self.groups.members(group))
         seen: set[Value] = set()
         for node in members:
@@ -328,120 +332,6 @@ class Fusion:
                     seen.add(v)
                     if not self.graph.is_weight(v):
                         yield v
-
-
-class Reduction:
-    """Grows one group around a reduction."""
-
-    def __init__(self, fusion: Fusion, group: Group):
-        self.fusion, self.group = fusion, group
-        self.groups = fusion.groups
-        self.shape = group.anchor.operands[0].shape
-        self.axes = reduced_axes(group.anchor)
-        rank = len(self.shape)
-        self.is_last = self.axes == frozenset(range(rank - len(self.axes), rank))
-        self.rows = squeezed(tuple(d for i, d in enumerate(self.shape) if i not in self.axes))
-        self.whole = squeezed(self.shape)
-
-    def grow(self) -> None:
-        """Followers first, then what feeds them all."""
-        if self.is_last:
-            grown = True
-            while grown:
-                grown = False
-                for node in self.followers():
-                    if self.take(node):
-                        grown = True
-            self.give_back()
-
-    def followers(self) -> list[Node]:
-        found: dict[Node, None] = {}
-        for node in self.group.nodes:
-            for reader in self.groups.readers(node):
-                if self.groups.of[reader] is not self.group:
-                    found[reader] = None
-        return sorted(found, key=self.groups.place.__getitem__)
-
-    def take(self, node: Node) -> bool:
-        other = self.groups.of[node]
-        if other.nodes != {node}:
-            return False
-        problem = self.problem(node)
-        if problem is None and not self.groups.can_merge(self.group, other):
-            problem = "another operand depends on the reduction"
-        if problem is not None:
-            if node.op.kind not in ("contract", "attention", "state", "gather"):
-                self.fusion.refuse("reduction", f"{node.op.name}: {problem}", node.results[0])
-            return False
-        self.groups.move(node, self.group)
-        findings.current().fire("reduction")
-        return True
-
-    def problem(self, node: Node) -> str | None:
-        """Why a reader cannot be computed in the same kernel."""
-        if node.op.kind in ("reduce", "composite"):
-            if node.op.name == "rope":
-                return "rope is not decomposed"
-            same = node.operands[0].shape == self.shape and reduced_axes(node) == self.axes
-            return None if same else "it reduces other rows"
-        if node.op.kind != "elementwise":
-            return f"a {node.op.kind} op follows in a kernel of its own"
-        shape = squeezed(node.results[0].shape)
-        if shape not in (self.rows, self.whole) and not self.is_part_of_row(node):
-            return "it is over other rows"
-        for value in node.operands:
-            if not self.aligned(value):
-                return "it reads the reduction through a view that mixes rows"
-        return None
-
-    def is_part_of_row(self, node: Node) -> bool:
-        """Whether the result has the group's rows and part of the reduced axis (a half, say)."""
-        shape = node.results[0].shape
-        return len(self.axes) == 1 and squeezed(shape[:-1]) == self.rows
-
-    def aligned(self, value: Value) -> bool:
-        """Whether each row of `value` depends on the same row of the group's values only."""
-        node = value.node
-        if node is None or node in self.group.nodes or node in self.groups.of:
-            return True
-        if not any(self.groups.of[p] is self.group for p in self.groups.producers(node)):
-            return True
-        rank = node.results[0].type.rank
-        match node.op.name:
-            case "reshape":
-                kept = squeezed(node.operands[0].shape) == squeezed(node.results[0].shape)
-            case "broadcast_to":
-                kept = squeezed(node.operands[0].shape) in (self.rows, self.whole)
-            case "slice" | "pad" | "concat":
-                kept = normalize_axis(node.attrs["axis"], rank) == rank - 1 and len(self.axes) == 1
-            case _:
-                kept = node.op.kind == "elementwise"
-        return kept and all(self.aligned(v) for v in node.operands)
-
-    def give_back(self) -> None:
-        """Take out nodes that others read but that have no shape the kernel can store."""
-        changed = True
-        while changed:
-            changed = False
-            for node in sorted(self.group.nodes, key=self.groups.place.__getitem__, reverse=True):
-                if node is self.group.anchor or node.op.kind != "elementwise":
-                    continue
-                shape = squeezed(node.results[0].shape)
-                read = self.groups.reading_groups(node) or self.groups.leaves(node)
-                if read and shape not in (self.rows, self.whole):
-                    self.group.nodes.discard(node)
-                    self.groups.make(node)
-                    self.fusion.refuse("reduction", f"{node.op.name}: others read half a row")
-                    changed = True
-
-
-def reduced_axes(node: Node) -> frozenset[int]:
-    """The axes that a reduction, a norm or a softmax runs over."""
-    rank = node.operands[0].type.rank
-    if node.op.name in ("rms_norm", "layer_norm"):
-        return frozenset((rank - 1,))
-    given = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
-    return frozenset(normalize_axis(a, rank) for a in given)
 
 
 def is_free(node: Node) -> bool:

@@ -222,12 +222,10 @@ class CudaModule:
     def _prepared(self, function: Any, kernel: Kernel) -> Any:
         if kernel.shared_bytes > STATIC_SHARED:
             driver, device = self._device.driver, self._device
+            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             device.check(
                 driver.cuKernelSetAttribute(
-                    driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                    kernel.shared_bytes,
-                    function.handle,
-                    driver.CUdevice(device.index),
+                    limit, kernel.shared_bytes, function.handle, driver.CUdevice(device.index)
                 )
             )
         return function

@@ -15,7 +15,7 @@ from ..ir.errors import RequestError, TilewrightError
 from .detokenizer import TextStream
 from .pages import PagePool
 from .runner import Runner, StepResult
-from .sampler import Choice, choose
+from .sampler import Choice, choose, not_numbers
 from .sampling import SamplingParams
 from .scheduler import Scheduler, Work
 from .sequence import Sequence
@@ -153,8 +153,7 @@ class Engine:
             except BaseException as error:
                 # what the pages hold after a broken step is not known: all in it must end
                 for item in work:
-                    if isinstance(error, TilewrightError):
-                        item.sequence.error = error
+                    item.sequence.error = _as_ours(error)
                     self._finish(item.sequence, "error")
                 raise
             changed += [w.sequence for w in work if w.sequence.is_finished]
@@ -177,6 +176,10 @@ class Engine:
             return {}
         tokens = result.tokens()
         logits = None
+        is_sound = None
+        if result.is_on_host:  # a look at them is cheap beside the step
+            logits = result.logits()
+            is_sound = np.isfinite(logits[: len(wanting)].max(axis=-1))
         choices = {}
         samples = self.runner.samples
         for row, sequence in enumerate(wanting):
@@ -184,12 +187,14 @@ class Engine:
             forbidden: frozenset[int] = frozenset()
             if sequence.num_output < params.min_tokens:
                 forbidden = self._live[sequence].ends
-            if params.is_plain and (params.is_greedy or samples) and not forbidden:
-                choices[sequence] = Choice(int(tokens[row]))
-                continue
-            if logits is None:  # only fetched when somebody reads them
-                logits = result.logits()
             try:
+                if is_sound is not None and logits is not None and not is_sound[row]:
+                    raise not_numbers(logits[row], sequence)
+                if params.is_plain and (params.is_greedy or samples) and not forbidden:
+                    choices[sequence] = Choice(int(tokens[row]))
+                    continue
+                if logits is None:  # only fetched when somebody reads them
+                    logits = result.logits()
                 choices[sequence] = choose(logits[row], sequence, forbidden)
             except RequestError as error:  # its own fault, and nobody else's
                 sequence.error = error
@@ -261,3 +266,14 @@ class Engine:
         assert held == set(self._live), "records of sequences that are not there, or none of some"
         if not held:
             assert self.pool.num_used == 0, f"{self.pool.num_used} pages are held by nobody"
+
+
+def _as_ours(error: BaseException) -> TilewrightError:
+    """What a sequence is told of an error that ended the step it was in."""
+    if isinstance(error, TilewrightError):
+        return error
+    return RequestError(
+        "the step that computed this sequence broke off",
+        facts=f"{type(error).__name__}: {error}".rstrip(": "),
+        fix="send the request again",
+    )

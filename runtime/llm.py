@@ -3,10 +3,11 @@
 Several threads may use one LLM: their requests share steps.
 """
 
+import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from numbers import Integral
 from typing import Any
@@ -40,7 +41,7 @@ class LLM:
         self.tokenizer = tokenizer or engine.tokenizer
         self.default_params = default_params or SamplingParams()
         self._lock = threading.Lock()
-        self._num_requests = 0
+        self._ids = itertools.count()  # of requests; safe to draw from in several threads
         self._dropped: deque[Sequence] = deque()  # of streams that were garbage: see TextDeltas
 
     @property
@@ -62,7 +63,8 @@ class LLM:
         RequestError names the first prompt that cannot be served, before any runs. `use_tqdm` shows
         a line of progress on stderr; `progress` is called after each step instead.
         """
-        requests = [self._read(p) for p in _as_list(prompts)]
+        many = _as_list(prompts)
+        requests = [self._read(p, f"prompt {i} of {len(many)}") for i, p in enumerate(many)]
         params = self._params(sampling_params, len(requests))
         if use_tqdm and progress is None:
             progress = _show_progress
@@ -78,8 +80,9 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or a list of them."""
-        many: Any = messages if messages and not isinstance(messages[0], Mapping) else [messages]
-        requests = [self._read_chat(m, chat_template_kwargs or {}) for m in many]
+        is_one = not isinstance(messages, (list, tuple)) or not messages
+        many: Any = [messages] if is_one or isinstance(messages[0], Mapping) else messages
+        requests = [self._read_chat(m, chat_template_kwargs) for m in many]
         params = self._params(sampling_params, len(requests))
         if use_tqdm and progress is None:
             progress = _show_progress
@@ -97,28 +100,37 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> "TextDeltas":
         """Answer one conversation piece by piece."""
-        request = self._read_chat(messages, chat_template_kwargs or {})
-        return self._stream(request, sampling_params)
+        return self._stream(self._read_chat(messages, chat_template_kwargs), sampling_params)
 
     # ---- requests ----------------------------------------------------------------------------
 
-    def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+    def _read(self, prompt: Prompt, where: str = "") -> tuple[str | None, list[int]]:
         if isinstance(prompt, Mapping):
             if prompt.keys() == {"prompt_token_ids"}:
-                return None, list(prompt["prompt_token_ids"])
+                return None, _token_numbers(prompt["prompt_token_ids"], where)
             if prompt.keys() != {"prompt"} or not isinstance(prompt["prompt"], str):
                 raise RequestError(
                     "the prompt's dict is not understood",
-                    facts=f"it has the keys {', '.join(map(str, prompt))}",
+                    where=where,
+                    facts=f"it is {_shown(dict(prompt))}",
                     fix='use {"prompt": text} or {"prompt_token_ids": list of numbers}',
                 )
             prompt = prompt["prompt"]
         if isinstance(prompt, str):
             return prompt, self._require_tokenizer().encode(prompt)
-        return None, list(prompt)
+        return None, _token_numbers(prompt, where)
 
-    def _read_chat(self, messages: Messages, variables: Mapping[str, Any]) -> tuple[str, list[int]]:
+    def _read_chat(
+        self, messages: Messages, variables: Mapping[str, Any] | None
+    ) -> tuple[str, list[int]]:
         tokenizer = self._require_tokenizer()
+        variables = {} if variables is None else variables
+        if not isinstance(variables, Mapping) or "messages" in variables:
+            raise RequestError(
+                "chat_template_kwargs is not understood",
+                facts=f"it is {_shown(variables)}",
+                fix='give a dict of what the template takes besides the messages: {"tools": [...]}',
+            )
         text = tokenizer.render_chat(messages, **variables)
         # the template wrote the special tokens itself
         return text, tokenizer.encode(text, add_special_tokens=False)
@@ -134,6 +146,13 @@ class LLM:
     def _params(self, given: Any, count: int) -> list[SamplingParams]:
         if given is None or isinstance(given, SamplingParams):
             return [given or self.default_params] * count
+        is_list = isinstance(given, (list, tuple))
+        if not is_list or not all(isinstance(one, SamplingParams) for one in given):
+            raise RequestError(
+                "sampling parameters are given as SamplingParams",
+                facts=f"got {_shown(given)}",
+                fix="write SamplingParams(max_tokens=64, temperature=0), or a list, one a prompt",
+            )
         if len(given) != count:
             raise RequestError(
                 "as many SamplingParams as prompts are needed, or one for all",
@@ -194,7 +213,7 @@ class LLM:
     def _stream(
         self, request: tuple[str | None, list[int]], params: SamplingParams | None
     ) -> "TextDeltas":
-        params = params or self.default_params
+        (params,) = self._params(params, 1)
         if params.n != 1:
             raise RequestError("a stream has one completion", facts=f"n is {params.n}")
         self._require_tokenizer()
@@ -205,9 +224,8 @@ class LLM:
     # ---- results -----------------------------------------------------------------------------
 
     def _output(self, text: str | None, tokens: list[int], group: Seq[Sequence]) -> RequestOutput:
-        self._num_requests += 1
         completions = [self.completion(s, index) for index, s in enumerate(group)]
-        return RequestOutput(str(self._num_requests - 1), text, tokens, completions)
+        return RequestOutput(str(next(self._ids)), text, tokens, completions)
 
     def completion(self, sequence: Sequence, index: int = 0) -> CompletionOutput:
         """What a sequence has come to so far."""
@@ -288,10 +306,39 @@ class TextDeltas:
 def _as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
-    many: Any = list(prompts)
-    if many and all(isinstance(p, Integral) for p in many):
+    given: Any = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # an array
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise _no_prompt(given, "prompts")
+    many: Any = list(given)
+    if many and all(_is_number(p) for p in many):
         return [many]  # one prompt of token numbers
     return many
+
+
+def _token_numbers(prompt: Any, where: str) -> list[int]:
+    given = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if not isinstance(given, (list, tuple)) or not all(map(_is_number, given)):
+        raise _no_prompt(given, where)
+    return [int(token) for token in given]
+
+
+def _is_number(token: Any) -> bool:
+    return isinstance(token, Integral) and not isinstance(token, bool)
+
+
+def _no_prompt(given: Any, where: str) -> RequestError:
+    return RequestError(
+        "a prompt is neither text nor token numbers",
+        where=where,
+        facts=f"it is {_shown(given)}",
+        fix="pass a string, a list of whole numbers, or a list of such prompts",
+    )
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: its type, and what it looks like if that is short."""
+    text = repr(value)
+    return f"of type {type(value).__name__}: {text if len(text) <= 80 else text[:77] + '...'}"
 
 
 def _show_progress(done: int, total: int, stats: Stats) -> None:

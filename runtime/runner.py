@@ -27,6 +27,7 @@ class StepResult:
     batch: Batch
     tokens: Callable[[], np.ndarray]  # the token chosen for each row, integers [rows]
     logits: Callable[[], np.ndarray]  # f32 [rows, V]
+    is_on_host: bool = False  # whether `logits` costs nothing
 
 
 class Runner(Protocol):
@@ -82,7 +83,8 @@ class ProgramRunner:
             return self._replay(batch)
         arrays = [batch.arrays[name] for name in self._inputs]
         logits, tokens = self.executable(*arrays)[:2]
-        return StepResult(batch, tokens.numpy, logits.numpy)
+        is_on_host = self.executable.device.kind == "cpu"
+        return StepResult(batch, tokens.numpy, logits.numpy, is_on_host)
 
     def _replay(self, batch: Batch) -> StepResult:
         prepared = self._prepared.get(batch.sizes)

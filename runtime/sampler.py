@@ -29,16 +29,11 @@ def choose(
 ) -> Choice:
     """The next token of `sequence`. logits: f32 [V], not changed; `forbidden` cannot be chosen.
 
-    RequestError when a logit is NaN.
+    RequestError when a logit is NaN, or the largest infinite: no token is the likeliest then.
     """
     params = sequence.params
-    if np.isnan(logits).any():
-        raise RequestError(
-            "the model's logits are not numbers",
-            where=f"token {sequence.length}",
-            facts=f"{int(np.isnan(logits).sum())} of {len(logits)} are NaN",
-            fix='use a wider dtype: dtype="float32"',
-        )
+    if not np.isfinite(logits.max()):
+        raise not_numbers(logits, sequence)
     changed = logits
     if params.changes_logits or forbidden:
         changed = adjust(logits, sequence, forbidden)
@@ -47,6 +42,21 @@ def choose(
         return Choice(token)
     top = log_probabilities(logits, params.logprobs, token)
     return Choice(token, top[token], top)
+
+
+def not_numbers(logits: np.ndarray, sequence: Sequence) -> RequestError:
+    """The error for logits of which none is the largest."""
+    count = {
+        "NaN": int(np.isnan(logits).sum()),
+        "infinite": int(np.isposinf(logits).sum()),
+        "minus infinity": int(np.isneginf(logits).sum()),
+    }
+    return RequestError(
+        "the model's logits are not numbers",
+        where=f"token {sequence.length}",
+        facts=", ".join(f"{n} of {len(logits)} are {what}" for what, n in count.items() if n),
+        fix='use a wider dtype (dtype="float32"), or check the checkpoint\'s weights',
+    )
 
 
 # u is between 2**-25 and 1 - 2**-25, so the noise between -2.9 and 17.4: a token whose scaled logit

@@ -1,7 +1,7 @@
 """SamplingParams: how tokens are chosen and when a request ends, under vLLM's names."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from numbers import Integral, Real
@@ -57,18 +57,21 @@ class SamplingParams:
 
     def __post_init__(self):
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731  # frozen
-        stop = self.stop
-        put("stop", () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop))
-        put("stop_token_ids", tuple(self.stop_token_ids or ()))
+        put("stop", _as_tuple(self.stop))
+        put("stop_token_ids", _as_tuple(self.stop_token_ids))
         if self.top_k == -1:
             put("top_k", 0)
-        if self.logit_bias is not None:
-            put("logit_bias", {int(k): float(v) for k, v in self.logit_bias.items()})
         if self.allowed_token_ids is not None:
-            put("allowed_token_ids", tuple(self.allowed_token_ids))
+            put("allowed_token_ids", _as_tuple(self.allowed_token_ids))
         problems = list(self._problems())
         if problems:
-            raise RequestError("bad sampling parameters", facts="\n".join(problems))
+            raise RequestError(
+                "bad sampling parameters",
+                facts="\n".join(problems),
+                fix="help(tilewright.SamplingParams) tells what each one means",
+            )
+        if self.logit_bias is not None:
+            put("logit_bias", {int(k): float(v) for k, v in self.logit_bias.items()})
 
     def _problems(self):
         yield from _integers(self, n=(1, MAX_CHOICES), top_k=(0, None), min_tokens=(0, None))
@@ -101,6 +104,7 @@ class SamplingParams:
         for token in (*self.stop_token_ids, *(self.allowed_token_ids or ())):
             if not _is_integer(token) or token < 0:
                 yield f"{token!r} is not a token's number"
+        yield from _biases(self.logit_bias)
         if self.allowed_token_ids == ():
             yield "allowed_token_ids is empty: no token could be chosen"
         if not _is_ordered(self.min_tokens, self.max_tokens):
@@ -126,6 +130,26 @@ class SamplingParams:
             or bool(self.logit_bias)
             or self.allowed_token_ids is not None
         )
+
+
+def _as_tuple(value: Any) -> tuple:
+    """Of one value or several; None is none."""
+    if value is None:
+        return ()
+    is_many = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    return tuple(value) if is_many else (value,)
+
+
+def _biases(given: Any):
+    if given is not None and not isinstance(given, Mapping):
+        yield f"logit_bias is {given!r}, must be a dict from tokens to numbers"
+        return
+    for token, bias in (given or {}).items():
+        # JSON has no keys but strings
+        if not _is_integer(token) and not (isinstance(token, str) and token.isdigit()):
+            yield f"logit_bias has {token!r}, which is not a token's number"
+        if not isinstance(bias, Real) or math.isnan(bias):
+            yield f"logit_bias of {token!r} is {bias!r}, must be a number"
 
 
 def _is_ordered(low: Any, high: Any) -> bool:

@@ -66,7 +66,18 @@ class Tokenizer:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Tokens of `text`; with the model's own tokens around it when add_special_tokens."""
+        """Tokens of `text`; with the model's own tokens around it when add_special_tokens.
+
+        RequestError when it has half a character: Python gives bytes that are not UTF-8 so.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                "the text has something that is no character",
+                facts=f"character {error.start} of {len(text)} is {text[error.start]!r}",
+                fix="give the text as UTF-8",
+            ) from None
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -144,6 +155,12 @@ class _GenerationTag(Extension):
 
 
 def _check_messages(messages: Messages) -> None:
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
+        raise RequestError(
+            "a conversation is a list of messages",
+            facts=f"it is {messages!r}"[:200],
+            fix="pass [{'role': 'user', 'content': 'Hello'}]",
+        )
     if not messages:
         raise RequestError("the conversation is empty", fix="pass at least one message")
     for index, message in enumerate(messages):

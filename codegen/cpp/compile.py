@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from ...ir import switches
@@ -137,12 +139,15 @@ class _Runner:
         with self.lock:
             if self.stopped:
                 return
+            # a session of its own, so that `stop` ends the compiler proper and not only its driver
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                start_new_session=True,
             )
             self.running.add(process)
         output, _ = process.communicate()
@@ -163,7 +168,8 @@ class _Runner:
         with self.lock:
             self.stopped = True
             for process in self.running:
-                process.kill()
+                with suppress(ProcessLookupError):  # it has just ended by itself
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _has_avx512(march: str) -> bool:

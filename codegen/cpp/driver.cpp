@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "tw.h"
@@ -64,6 +65,9 @@ extern "C" void tw_barrier(const TwTeam* team) {
 
 namespace {
 
+// Fewer, larger pages: reading ahead stops at the end of a page.
+const int64_t HUGE_PAGE = 1 << 21;
+
 struct Scratch {
     char* memory = nullptr;
     int64_t bytes = 0;
@@ -72,8 +76,12 @@ struct Scratch {
         if (wanted <= bytes) return true;
         free(memory);
         bytes = 0;
-        memory = (char*)aligned_alloc(4096, (size_t)tw_round_up(wanted, 4096));
+        const int64_t page = wanted >= HUGE_PAGE ? HUGE_PAGE : 4096;
+        memory = (char*)aligned_alloc((size_t)page, (size_t)tw_round_up(wanted, page));
         if (memory) bytes = wanted;
+#if defined(MADV_HUGEPAGE)
+        if (memory && page == HUGE_PAGE) madvise(memory, (size_t)tw_round_up(wanted, page), MADV_HUGEPAGE);
+#endif
         return memory != nullptr;
     }
 };

@@ -192,7 +192,8 @@ position = context - stop + token
 token64 = token.to(tl.int64)
 q_at = token64 * {self.text(token_stride)} + query_head * {self.text(head_stride)}
 q_mask = in_rows[:, None] & in_dims[None, :]
-q = tl.load(p{part.q} + {self.text(part.q_offset)} + q_at[:, None] + dims[None, :], mask=q_mask, other=0.0)
+q_first = p{part.q} + {self.text(part.q_offset)}
+q = tl.load(q_first + q_at[:, None] + dims[None, :], mask=q_mask, other=0.0)
 q = q.to({value_type(self.feed)})
 top = tl.full([{self.rows}], float("-inf"), tl.float32)
 mass = tl.zeros([{self.rows}], tl.float32)

@@ -48,7 +48,7 @@ def compile_kernel(emitted: Emitted, target: Target) -> Compiled:
         path.write_text(emitted.source)
         try:
             compiled = _compile(triton, emitted, path, target)
-        except Exception as error:  # noqa: BLE001 (Triton raises many kinds, all mean the same)
+        except Exception as error:  # Triton raises many kinds, and all mean the same
             raise failed(emitted, target, str(error)) from error
     metadata = compiled.metadata
     if metadata.shared > target.shared_bytes:
@@ -88,7 +88,8 @@ def _compile(triton: Any, emitted: Emitted, path: Path, target: Target) -> Any:
     from triton.backends.compiler import GPUTarget
 
     spec = importlib.util.spec_from_file_location(f"tilewright_{emitted.name}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = getattr(module, emitted.name)

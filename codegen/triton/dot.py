@@ -22,7 +22,6 @@ def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emi
     assert isinstance(part, Contract)
     body = Body(pdl=context.pdl)
     body.start_dependents()
-    body.wait()
     _Emitter(kernel, part, schedule, body, context.interpret).emit()
     tiles = ceildiv(part.m.extent, schedule.bm) * ceildiv(part.n.extent, schedule.bn)
     batch = product(a.extent for a in part.batch)
@@ -67,6 +66,7 @@ class _Emitter:
     def emit(self) -> None:
         part, body, schedule = self.part, self.body, self.schedule
         self.place()
+        body.wait()
         accs = [f"acc{i}" for i in range(len(part.ws))]
         stats = [body.fresh("stat") for _ in part.stats]
         for acc in accs:

@@ -79,7 +79,8 @@ class _Pool:
 
     def ask(self, process: subprocess.Popen[str], number: int) -> Compiled:
         emitted = self.launches[number]
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             request = request_of(str(self.folder), self.target.name, number, emitted)
             process.stdin.write(request + "\n")

@@ -1,4 +1,4 @@
-"""Reduce: rows against one axis, which fits a tile (persistent) or is swept once a phase (looped)."""
+"""Reduce: rows against one axis, which fits a tile (persistent) or is swept a phase (looped)."""
 
 from collections.abc import Sequence
 
@@ -116,11 +116,8 @@ class _Emitter:
             text = self.body.name(
                 f"tl.where({axis.mask}, {text}, {full})", value.axes | {self.part.axis.name}
             )
-        if (
-            AXIS not in value.dims
-            and axis.mask is None
-            or (self.schedule.rows > 1 and ROWS not in value.dims)
-        ):
+        lacks_axis = AXIS not in value.dims and axis.mask is None
+        if lacks_axis or (self.schedule.rows > 1 and ROWS not in value.dims):
             text = self.body.name(
                 f"tl.broadcast_to({text}, {self.shape})", value.axes | {self.part.axis.name}
             )

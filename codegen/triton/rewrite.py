@@ -115,8 +115,10 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
     """Partial products over equal pieces of k, and a launch that adds them in order."""
     kernel = piece.kernel
     (part,) = kernel.parts
-    assert isinstance(part, Contract) and not part.stats
-    assert isinstance(part.k.extent, int) and part.k.extent % splits == 0
+    assert isinstance(part, Contract)
+    assert not part.stats, "materialize the statistics first"
+    assert isinstance(part.k.extent, int)
+    assert part.k.extent % splits == 0, "pieces of k must be equal"
     size = part.k.extent // splits
     split = Axis("_split", splits)
     to = {part.k.name: symbol("_split") * size + symbol(part.k.name)}
@@ -165,8 +167,10 @@ def can_split(part: Reduce) -> bool:
 def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
     """Reductions of equal pieces of each row, and a launch that joins the pieces in order."""
     (part,) = kernel.parts
-    assert isinstance(part, Reduce) and can_split(part)
-    assert isinstance(part.axis.extent, int) and part.axis.extent % splits == 0
+    assert isinstance(part, Reduce)
+    assert can_split(part), "only a single sweep can be cut"
+    assert isinstance(part.axis.extent, int)
+    assert part.axis.extent % splits == 0, "pieces of a row must be equal"
     size = part.axis.extent // splits
     split = Axis("_split", splits)
     rows = (*part.rows, split)
@@ -232,7 +236,6 @@ def _row_major(axes: tuple[Axis, ...]) -> Dim:
 
 def accumulator_of(dtype: DType) -> DType:
     """What products of `dtype` are added in."""
-
     if dtype.is_float:
         return f64 if dtype == f64 else f32
     return i32

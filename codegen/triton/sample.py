@@ -4,7 +4,7 @@ Temperature 0 and plain temperature need one look at each logit, shared out amon
 with top-k or top-p needs a cut first: the largest threshold that still keeps enough. Floats map to
 32-bit integers in the same order, and the threshold is found digit by digit (of 2 bits, highest
 first), each by a sweep that counts, or weighs, what reaches each of the 4 candidates; it is done
-once a single logit is left between two of them. The noise of such a row is kept by the first launch.
+once a single logit is left between two of them. The first launch keeps the noise of such a row.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from .schedule import SampleJoin, SampleSchedule, SampleSplit, Schedule
 
 DIGITS = (1, 2, 3)
 
-HELPERS = '''\
+HELPERS = """\
 @triton.jit
 def order_key(x):
     # an integer that orders as the float does; -0 equals 0; NaN above all
@@ -52,7 +52,7 @@ def gumbel(index, key):
     return -tl.log(tl.where(is_low, -tl.log(small), -log1p(-small)))
 
 
-'''
+"""
 
 
 def sample_pieces(
@@ -216,8 +216,10 @@ between = count0""")
         with self.body.block("while (turn < 16) & (between > 1.5):"):
             self.lines("shift = 30 - 2 * turn")
             for digit in DIGITS:
-                self.lines(f"candidate{digit} = from_place(found + (({digit} + found * 0) << shift))")
-                self.lines("\n".join(f"{k}s{digit} = tl.zeros([{block}], tl.float32)" for k in kinds))
+                place = f"found + (({digit} + found * 0) << shift)"
+                self.lines(f"candidate{digit} = from_place({place})")
+                for kind in kinds:
+                    self.lines(f"{kind}{digit}_sums = tl.zeros([{block}], tl.float32)")
             with self.sweep(block):
                 self.load()
                 if by_mass:
@@ -227,11 +229,11 @@ between = count0""")
                     if by_mass:
                         self.lines(f"""
 reaches{digit} = reaches{digit} & (x >= kept)
-masss{digit} += tl.where(reaches{digit}, weight, 0.0)""")
-                    self.lines(f"counts{digit} += reaches{digit}.to(tl.float32)")
+mass{digit}_sums += tl.where(reaches{digit}, weight, 0.0)""")
+                    self.lines(f"count{digit}_sums += reaches{digit}.to(tl.float32)")
             for digit in DIGITS:
-                self.lines(f"count{digit} = tl.sum(counts{digit}, axis=0)")
-                amount = f"tl.sum(masss{digit}, axis=0)" if by_mass else f"count{digit}"
+                self.lines(f"count{digit} = tl.sum(count{digit}_sums, axis=0)")
+                amount = f"tl.sum(mass{digit}_sums, axis=0)" if by_mass else f"count{digit}"
                 self.lines(f"enough{digit} = ({amount} >= {wanted}).to(tl.int32)")
             self.lines("""
 digit = enough1 + enough2 + enough3

@@ -42,8 +42,8 @@ class GemvSchedule:
 class DotSchedule:
     """Matrix-unit tiles. `is_swapped`: rows of w take the matrix unit's long side (few rows of x).
 
-    `materialize`: x and the row statistics are computed by a launch before. `split_k` > 1: that many
-    partial sums, added in order by a launch after.
+    `materialize`: x and the row statistics are computed by a launch before. `split_k` > 1: that
+    many partial sums, added in order by a launch after.
     """
 
     bm: int

@@ -66,24 +66,32 @@ def graphs(draw, max_nodes=12, dtypes=(f32,)):
     b = Builder("random")
     t = b.dim("t", 1, 9)
     dtype = draw(st.sampled_from(dtypes))
-    pool = [b.input("x", (t, 4), dtype), b.input("y", (2, t, 4), dtype), b.weight("w", (4,), dtype)]
+    # a square one, in which rows and columns are mistaken for each other most easily
+    shapes = {"x": (t, 4), "y": (2, t, 4), "z": (4, 4)}
+    pool = [b.input(name, shape, dtype) for name, shape in shapes.items()]
+    pool.append(b.weight("w", (4,), dtype))
     square, row = b.weight("m", (4, 4), dtype), b.weight("g", (4,), dtype)
     for _ in range(draw(st.integers(1, max_nodes))):
-        x = draw(st.sampled_from(pool))
+        # mostly what was made last, so that most nodes are live
+        x = draw(st.sampled_from(pool[-2:] if draw(st.booleans()) else pool))
         made = _step(draw, b, x, pool, square, row)
         if made is not None:
             pool.append(made)
-    count = draw(st.integers(1, 3))
-    outputs = [draw(st.sampled_from(pool)) for _ in range(count)]
-    return b.graph(outputs)
+    more = draw(st.lists(st.sampled_from(pool), max_size=2))
+    return b.graph([pool[-1], *more])
 
 
 def _step(draw, b, x, pool, square, row):
+    if not x.type.rank:
+        return b.exp(x)
     kind = draw(st.sampled_from(KINDS))
     if kind == "unary":
         return getattr(b, draw(st.sampled_from(UNARY)))(x)
     if kind == "binary":
-        others = [y for y in pool if y.shape == x.shape or y.shape == x.shape[-1:]]
+        fitting = [y for y in pool if y.shape in (x.shape, x.shape[-1:], ())]
+        lower = [y for y in fitting if y.type.rank < x.type.rank]
+        others = lower if lower and draw(st.booleans()) else fitting
+        others = others[-2:] if draw(st.booleans()) else others
         return getattr(b, draw(st.sampled_from(BINARY)))(x, draw(st.sampled_from(others)))
     if kind == "constant":
         number = b.constant(draw(st.sampled_from((0.0, 1.0, 0.5, -2.0))), x.dtype)
@@ -115,6 +123,8 @@ def _step(draw, b, x, pool, square, row):
     if kind == "reduce":
         op = draw(st.sampled_from(("sum", "mean", "max", "min")))
         axis = draw(st.integers(-x.type.rank, -1))
+        if draw(st.booleans()):
+            return getattr(b, op)(x, axes=(axis,))
         return b.broadcast_to(getattr(b, op)(x, axes=(axis,), keepdims=True), shape=x.shape)
     if kind == "row":
         if x.shape[-1] != 4 or x.type.rank < 2:

@@ -5,6 +5,7 @@ import re
 import shutil
 import stat
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,20 @@ def test_an_interrupt_leaves_nothing_behind(monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         compile_library([("k", "")], cpu())
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def test_one_failure_ends_the_other_compilers(tmp_path, monkeypatch):
+    """Nothing of a build outlives it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    slow = tmp_path / "slow"
+    slow.write_text('#!/bin/sh\ncase "$*" in *broken*) exit 3;; *) exec sleep 60;; esac\n')
+    slow.chmod(slow.stat().st_mode | stat.S_IEXEC)
+    start = time.monotonic()
+    with switches.switches(cxx=str(slow)), pytest.raises(BuildError, match="ended with 3"):
+        compile_library([("broken", "x" * 99_999)], cpu())
+    assert time.monotonic() - start < 30
     monkeypatch.setattr("tempfile.tempdir", None)
 
 

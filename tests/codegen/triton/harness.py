@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
 from tilewright.codegen.loops import LoopKernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
 from tilewright.ir.dim import evaluate

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder, Rebuilder
 from tilewright.ir.dim import evaluate

@@ -1,6 +1,9 @@
 """The back end as `build` uses it: buckets, shared kernels, workspaces, parallel compilation."""
 
+from itertools import pairwise
+
 import pytest
+
 from tilewright.codegen.triton import pool
 from tilewright.codegen.triton.backend import TritonBackend
 from tilewright.codegen.triton.choose import choices
@@ -33,7 +36,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 def test_buckets_cover_every_size_once(case):
     select, buckets = choices(case.kernel, TARGET)
-    for (_, hi, _), (lo, _, _) in zip(buckets, buckets[1:]):
+    for (_, hi, _), (lo, _, _) in pairwise(buckets):
         assert lo == hi + 1
     for t in (1, 2, 16, 17, 64, 65, 512):
         for seqs in {1, t}:

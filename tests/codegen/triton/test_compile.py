@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+
 from tilewright.codegen.triton.choose import choices
 from tilewright.codegen.triton.compile import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel

@@ -1,6 +1,7 @@
 """Every template under Triton's interpreter, against the NumPy reading of the same loop IR."""
 
 import pytest
+
 from tilewright.codegen.triton.schedule import (
     AttentionSchedule,
     DotSchedule,

@@ -1,0 +1,267 @@
+"""The NVIDIA device: what it says without one, how it launches (on a stand-in), and for real."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tilewright.ir.errors import DeviceError, OutOfMemory
+from tilewright.ir.program import Kernel, Program
+from tilewright.runtime import cuda
+from tilewright.runtime.device import Launch
+
+
+def test_missing_packages_are_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    with pytest.raises(DeviceError, match=r"not installed(.|\n)*pip install \"tilewright\[gpu\]\""):
+        cuda.CudaDevice()
+    assert cuda.count_devices() == 0
+
+
+# ---- a stand-in for cuda-core and the driver -------------------------------------------------
+
+
+class FakeDriver:
+    """Counts memory, remembers copies."""
+
+    CUmemPool_attribute = SimpleNamespace(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD=4)
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2)
+    CUresult = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2)
+    cuuint64_t = int
+    CUdevice = int
+
+    def __init__(self, free=1 << 30):
+        self.free, self.freed, self.attributes, self.synchronized = free, [], [], 0
+        self.next = 1 << 20
+
+    def __getattr__(self, name):
+        return lambda *args: (0,)
+
+    def cuInit(self, flags):  # noqa: N802 (the driver's names)
+        return (0,)
+
+    def cuDeviceGetCount(self):  # noqa: N802
+        return 0, 1
+
+    def cuDeviceGetDefaultMemPool(self, index):  # noqa: N802
+        return 0, "pool"
+
+    def cuMemGetInfo(self):  # noqa: N802
+        return 0, self.free, 1 << 34
+
+    def cuMemAlloc(self, size):  # noqa: N802
+        if size > self.free:
+            return 2, None
+        self.next += 1 << 20
+        return 0, self.next
+
+    def cuMemAllocAsync(self, size, stream):  # noqa: N802
+        return self.cuMemAlloc(size)
+
+    def cuMemFreeAsync(self, address, stream):  # noqa: N802
+        self.freed.append(address)
+        return (0,)
+
+    def cuKernelSetAttribute(self, attribute, value, kernel, device):  # noqa: N802
+        self.attributes.append((attribute, value))
+        return (0,)
+
+    def cuPointerGetAttribute(self, attribute, address):  # noqa: N802
+        return (1,)  # pageable
+
+    def cuStreamSynchronize(self, stream):  # noqa: N802
+        self.synchronized += 1
+        return (0,)
+
+    def cuGetErrorName(self, error):  # noqa: N802
+        return 0, b"CUDA_ERROR_UNKNOWN"
+
+    def cuGetErrorString(self, error):  # noqa: N802
+        return 0, b"unknown error"
+
+
+class FakeCore:
+    """Records launches."""
+
+    def __init__(self):
+        self.launched = []
+        self.ObjectCode = SimpleNamespace(
+            from_cubin=lambda blob: SimpleNamespace(
+                get_kernel=lambda name: SimpleNamespace(name=name, handle=name)
+            )
+        )
+
+    def Device(self, index):  # noqa: N802 (cuda-core's names)
+        stream = SimpleNamespace(handle=77, create_graph_builder=self.graph_builder)
+        return SimpleNamespace(
+            set_current=lambda: None, compute_capability=(9, 0), create_stream=lambda: stream
+        )
+
+    def LaunchConfig(self, **fields):  # noqa: N802
+        return SimpleNamespace(**fields)
+
+    def launch(self, stream, config, kernel, *args):
+        self.launched.append((stream, config, kernel.name, args))
+
+    def graph_builder(self):
+        graph = SimpleNamespace(upload=lambda s: None, launch=lambda s: self.launched.append("graph"))
+        builder = SimpleNamespace(begin_building=lambda: None)
+        builder.end_building = lambda: SimpleNamespace(complete=lambda: graph)
+        return builder
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    core, driver = FakeCore(), FakeDriver()
+    monkeypatch.setattr(cuda, "load_cuda", lambda: (core, driver))
+    return SimpleNamespace(core=core, driver=driver, device=cuda.CudaDevice())
+
+
+def program(target="sm_90", **options) -> Program:
+    facts = {"pdl": True, "hidden": 2, "dims": ["i32", "i64"], **options}
+    kernel = Kernel("k", "triton", "", "", "k.cubin", "pointwise", 4, 100_000, 0, facts)
+    return Program("p", target, {}, {}, (), (), {"k": kernel}, (), 0, {"k.cubin": b"\x7fELF"})
+
+
+def launch(made: Program, buffers=(1, 0)) -> Launch:
+    return Launch(0, made.kernels["k"], buffers, (5, 6), (7, 2))
+
+
+def test_a_launch_passes_pointers_dims_and_what_triton_hides(fake):
+    made = program()
+    plan = fake.device.load(made).plan([launch(made)], 2)
+    plan.run(np.array([160, 320], np.uint64))
+    ((stream, config, name, args),) = fake.core.launched
+    assert name == "k"
+    assert stream is fake.device.stream
+    assert list(args) == [320, 160, 5, 6, 0, 0]
+    assert [type(a) for a in args[2:4]] == [np.int32, np.int64]
+    assert config.grid == (7, 2, 1)
+    assert config.block == (128, 1, 1)
+    assert config.programmatic_stream_serialization
+    assert fake.driver.attributes == [(8, 100_000)]
+
+
+def test_a_captured_plan_launches_once_and_replays(fake):
+    made = program()
+    replay = fake.device.load(made).plan([launch(made)], 2).capture(np.array([16, 32], np.uint64))
+    assert len(fake.core.launched) == 1
+    replay()
+    replay()
+    assert fake.core.launched[1:] == ["graph", "graph"]
+
+
+def test_an_address_kernels_cannot_use_is_refused(fake):
+    made = program()
+    plan = fake.device.load(made).plan([launch(made)], 3)
+    plan.run(np.array([16, 32, 7], np.uint64))  # the third is no argument of the kernel
+    with pytest.raises(DeviceError, match=r"not aligned(.|\n)*0x22(.|\n)*x\.clone"):
+        plan.run(np.array([16, 34, 7], np.uint64))
+
+
+def test_a_program_for_another_gpu_is_refused(fake):
+    with pytest.raises(DeviceError, match=r"compiled for sm_80, cuda:0 is sm_90"):
+        fake.device.load(program("sm_80"))
+
+
+def test_running_out_says_what_was_needed(fake):
+    with pytest.raises(OutOfMemory, match=r"no memory for weights(.|\n)*needed: 2,000,000,000"):
+        fake.device.allocate(2_000_000_000, "weights")
+
+
+def test_memory_goes_back_when_nothing_refers_to_it(fake):
+    memory = fake.device.allocate(100, "a")
+    address = memory.address
+    del memory
+    assert fake.driver.freed == [address]
+
+
+def test_pinned_memory_is_waited_for(fake):
+    memory = fake.device.allocate(64, "a")
+    fake.device.upload(memory, np.zeros(8))
+    assert fake.driver.synchronized == 0
+    fake.driver.cuPointerGetAttribute = lambda attribute, address: (0,)
+    fake.device.upload(memory, np.zeros(8))
+    assert fake.driver.synchronized == 1
+
+
+def test_a_driver_error_carries_its_words(fake):
+    fake.driver.cuStreamSynchronize = lambda stream: (999,)
+    with pytest.raises(DeviceError, match=r"CUDA_ERROR_UNKNOWN(.|\n)*unknown error"):
+        fake.device.synchronize()
+
+
+def test_no_such_gpu(fake):
+    with pytest.raises(DeviceError, match=r"no NVIDIA GPU number 3(.|\n)*1 found"):
+        cuda.CudaDevice(3)
+
+
+# ---- a real one -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    return cuda.CudaDevice()
+
+
+@pytest.mark.gpu
+def test_memory_round_trip(gpu):
+    for count in (1, 1000, 20_000_000):  # pooled and plain
+        memory = gpu.allocate(8 * count, "numbers", zero=True)
+        back = np.ones(count)
+        gpu.download(memory, back)
+        assert not back.any()
+        gpu.upload(memory, np.arange(count, dtype=np.float64))
+        other = gpu.allocate(8 * count, "a copy")
+        gpu.copy(other.address, memory.address, 8 * count)
+        gpu.download(other, back)
+        np.testing.assert_array_equal(back, np.arange(count))
+
+
+@pytest.mark.gpu
+def test_too_much_memory(gpu):
+    with pytest.raises(OutOfMemory, match="needed: 1,000,000,000,000,000"):
+        gpu.allocate(10**15, "everything")
+
+
+@pytest.mark.gpu
+def test_a_compiled_program_runs_captured_and_not(gpu):
+    pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
+    from tilewright import passes
+    from tilewright.codegen.build import build
+    from tilewright.ir.builder import Builder
+    from tilewright.ir.target import get_target
+    from tilewright.passes.pipelines import dense
+    from tilewright.runtime.executable import Executable
+
+    b = Builder("small")
+    t = b.dim("t", 1, 64)
+    x = b.rms_norm(b.input("x", (t, 64)), b.weight("g", (64,)))
+    y = b.add(b.matmul(x, b.weight("w", (96, 64)), transpose_w=True), b.input("r", (t, 96)))
+    made = build(passes.run(b.graph([y]), dense()).graph, get_target(gpu.target))
+    rng = np.random.default_rng(0)
+    weights = {n: rng.standard_normal(s, np.float32) for n, s in (("g", 64), ("w", (96, 64)))}
+    exe = Executable(made, weights, gpu)
+    for count in (1, 7, 40):
+        x, r = (rng.standard_normal((count, n), np.float32) for n in (64, 96))
+        norm = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-6)
+        want = (norm * weights["g"]) @ weights["w"].T.astype(np.float64) + r
+        np.testing.assert_allclose(exe(x, r)[0].numpy(), want, rtol=1e-4, atol=1e-4)
+        placed = [gpu.allocate(a.nbytes, "an input") for a in (x, r)]
+        for memory, array in zip(placed, (x, r)):
+            gpu.upload(memory, array)
+        run, (out,) = _fixed(exe, [x.shape, r.shape], [m.address for m in placed])
+        for _ in range(2):
+            gpu.zero(out.memory)
+            run()
+            np.testing.assert_allclose(out.numpy(), want, rtol=1e-4, atol=1e-4)
+
+
+def _fixed(exe, shapes, addresses):
+    outputs = [
+        exe.new_array(exe.program.buffers[name], shape)
+        for name, (shape, _) in zip(exe.program.outputs, exe.output_types(shapes))
+    ]
+    return exe.fix(shapes, addresses, outputs), outputs
