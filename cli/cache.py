@@ -169,7 +169,7 @@ def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
 
 
 def _age_and_size(path: Path) -> tuple[float, int]:
-    """When an entry was last used, and its bytes; what another process removes meanwhile is none."""
+    """When an entry was last used, and its bytes; none of one that somebody removes meanwhile."""
     try:
         files = [f.stat() for f in path.rglob("*") if f.is_file()]
         return path.stat().st_mtime, sum(stat.st_size for stat in files)

@@ -190,16 +190,17 @@ class CompiledModule:
             self._specialize(args, kwargs)
 
     def _specialize(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        shapes = _shapes(args, kwargs)
+        arguments = self._signature.bind(*args, **kwargs).arguments
+        shapes = _shapes(arguments)
         if len(self.variants) >= MAX_VARIANTS:
             raise DimError(
                 f"the module was compiled {MAX_VARIANTS} times and sizes still change",
-                facts=f"now {shapes}",
+                facts=f"now {_shown(shapes)}",
                 fix="declare what changes: compile(module, dynamic_shapes=...)",
             )
         dynamic = self._declared
         if dynamic is None and self._seen:
-            dynamic = _changed_axes(self._signature, args, kwargs, [*self._seen, shapes])
+            dynamic = _changed_axes(arguments, [*self._seen, shapes])
         try:
             examples = pytree.tree_map(_example, (args, kwargs))
             with _tracing:
@@ -210,7 +211,8 @@ class CompiledModule:
             raise ShapeError(
                 "the module does not take these inputs",
                 where=f"{type(self._module).__name__}.forward",
-                facts=f"now {shapes}, before {self._seen[-1]}\n{type(error).__name__}: {error}",
+                facts=f"now {_shown(shapes)}, before {_shown(self._seen[-1])}\n"
+                f"{type(error).__name__}: {error}",
                 fix="pass what the module itself takes in PyTorch",
             ) from error
         narrow = self._options.get("weights_dtype")
@@ -274,30 +276,31 @@ def _plain(array: Any) -> Any:
     return array
 
 
-def _shapes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _shapes(arguments: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Shapes of all tensors among the arguments, by their path."""
-    leaves, _ = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
-    return {
-        pytree.keystr(path): tuple(leaf.shape) for path, leaf in leaves if hasattr(leaf, "shape")
-    }
+    leaves, _ = pytree.tree_flatten_with_path(dict(arguments))
+    return {_name(path): tuple(leaf.shape) for path, leaf in leaves if hasattr(leaf, "shape")}
+
+
+def _name(path: tuple) -> str:
+    """`x` for an argument, `x[0]` for what is inside of one."""
+    return f"{path[0].key}{pytree.keystr(path[1:])}"
+
+
+def _shown(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "no arrays"
 
 
 def _changed_axes(
-    signature: inspect.Signature,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    seen: Sequence[Mapping[str, tuple[int, ...]]],
-) -> Any:
+    arguments: Mapping[str, Any], seen: Sequence[Mapping[str, tuple[int, ...]]]
+) -> dict[str, Any]:
     """torch.export's dynamic_shapes in which every axis that ever changed may vary."""
 
     def spec(path: tuple, leaf: Any) -> Any:
-        name = pytree.keystr(path)
-        shapes = [s[name] for s in seen if name in s]
+        shapes = [s[_name(path)] for s in seen if _name(path) in s]
         if not hasattr(leaf, "shape") or any(len(s) != len(leaf.shape) for s in shapes):
             return None
         axes = [i for i in range(len(leaf.shape)) if len({s[i] for s in shapes}) > 1]
         return dict.fromkeys(axes, torch.export.Dim.AUTO) or None
 
-    specs_args, specs_kwargs = pytree.tree_map_with_path(spec, (tuple(args), dict(kwargs)))
-    bound = signature.bind(*specs_args, **specs_kwargs)
-    return dict(bound.arguments)
+    return pytree.tree_map_with_path(spec, dict(arguments))

@@ -48,6 +48,12 @@ def read_dynamic_shapes(
     if not spec:
         count = len(pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None))
         return DynamicShapes(None, ({},) * count)
+    if not isinstance(spec, Mapping | list | tuple):
+        raise DimError(
+            f"dynamic_shapes is {spec!r}",
+            facts="it is a dict by the arguments' names, or a tuple in their order",
+            fix='write {"x": {0: torch.export.Dim("batch", min=1, max=8)}}',
+        )
     bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     names = list(bound)
     if isinstance(spec, Mapping):

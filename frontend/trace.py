@@ -5,6 +5,7 @@ evaluation mode and left exactly as it was found.
 """
 
 import inspect
+import logging
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -143,6 +144,7 @@ def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(_quiet())
             # the config module gets its methods when it is loaded
             config: Any = symbolic_config
             stack.enter_context(config.patch(backed_size_oblivious=True))
@@ -155,6 +157,24 @@ def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch logs of failures on its way: they are raised, and explained, as well."""
+    loggers = [logging.getLogger(n) for n in [*logging.root.manager.loggerDict] if _of_torch(n)]
+    handlers = [(handler, handler.level) for logger in loggers for handler in logger.handlers]
+    try:
+        for handler, _ in handlers:
+            handler.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        for handler, level in handlers:
+            handler.setLevel(level)
+
+
+def _of_torch(name: str) -> bool:
+    return name == "torch" or name.startswith("torch.")
 
 
 def _data_dependent(error: Exception) -> UnsupportedModel:

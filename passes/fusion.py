@@ -33,7 +33,7 @@ class Fusion:
         """The groups."""
         self.keep_outputs()
         self.keep_operands()
-        self.repeat_casts_of_weights()
+        self.repeat_casts()
         self.take_epilogues()
         self.place_norms()
         self.grow_reductions()
@@ -88,12 +88,15 @@ class Fusion:
         if node is not None and node not in self.groups.of:
             self.groups.make(node)
 
-    def repeat_casts_of_weights(self) -> None:
-        """A cast of a stored weight is part of loading it."""
+    def repeat_casts(self) -> None:
+        """A cast to a wider float is part of loading what it widens, which stays stored narrow."""
         for node in list(self.groups.of):
             if node.op.name != "cast" or self.groups.of[node].nodes != {node}:
                 continue
-            if _is_weight_view(self.graph, node.operands[0]) and not self.groups.leaves(node):
+            source, target = node.operands[0].dtype, node.results[0].dtype
+            widens = source.is_float and target.is_float and source.bits < target.bits
+            is_weight = _is_weight_view(self.graph, node.operands[0])
+            if (widens or is_weight) and not self.groups.leaves(node):
                 self.groups.free(node)
 
     # ---- products take what follows ----
@@ -136,12 +139,12 @@ class Fusion:
         return True
 
     def same_elements(self, value: Value) -> Node | None:
-        """The grouped node that makes `value`, through views that only add or drop axes of 1."""
+        """The grouped node that makes `value`, through casts and added or dropped axes of 1."""
         node = value.node
         while node is not None and node not in self.groups.of:
-            inner = node.operands[0] if node.operands else None
-            if node.op.name != "reshape" or inner is None:
+            if node.op.name not in ("reshape", "cast"):
                 return None
+            inner = node.operands[0]
             if squeezed(inner.shape) != squeezed(node.results[0].shape):
                 return None
             node = inner.node
@@ -155,20 +158,32 @@ class Fusion:
         for node in self.graph.nodes:
             if node.op.name != "rms_norm" or node not in groups.of:
                 continue
-            problem = self.norm_problem(node)
+            casts = self.casts_after(node)
+            problem = self.norm_problem(node, casts)
             if problem is None and self.follows_reduction(node):
                 problem = "it joins the reduction before it, which reads its rows anyway"
             if problem is not None:
                 self.refuse("prologue", problem, node.results[0])
                 continue
-            groups.free(node)
+            for free in (node, *casts):
+                groups.free(free)
             findings.current().fire("prologue")
 
-    def norm_problem(self, node: Node) -> str | None:
+    def casts_after(self, node: Node) -> list[Node]:
+        """Casts that read the norm: one computed in float32 is narrowed for the products."""
+        return [
+            reader
+            for reader in self.groups.readers(node)
+            if reader.op.name == "cast" and self.groups.of[reader].nodes == {reader}
+        ]
+
+    def norm_problem(self, node: Node, casts: list[Node]) -> str | None:
         """Why the norm cannot be repeated by each product that reads it."""
-        groups, readers = self.groups, self.groups.readers(node)
-        if groups.leaves(node):
+        groups = self.groups
+        if any(groups.leaves(n) for n in (node, *casts)):
             return "the norm is a result of the graph"
+        readers = [r for r in groups.readers(node) if r not in casts]
+        readers += [r for cast in casts for r in groups.readers(cast)]
         if not readers:
             return "nobody reads the norm"
         if len(readers) > MAX_NORM_READERS:

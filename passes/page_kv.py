@@ -10,7 +10,7 @@ from ..ir.layout import CONTEXT_LENS, PAGE_TABLE, QUERY_STARTS, SLOTS, KVLayout,
 from ..ir.types import DType, i32
 from . import findings
 from .manager import Pass
-from .token_axis import TokenFacts, analyse
+from .token_axis import TokenFacts, analyse, first_of
 
 NEW_SYMBOLS = ("pages", "seqs", "width")
 
@@ -98,7 +98,7 @@ def decide(graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | No
     if problems:
         raise UnsupportedModel(
             "some attention has no paged form",
-            facts="\n".join(problems),
+            facts=first_of(problems),
             fix="compile the model as a plain module: tilewright.compile(module)",
         )
     return PagingPlan(facts, KVLayout(page_size, tuple(p.kv for p in layers)), tuple(layers))

@@ -5,7 +5,7 @@ tokens computes each token's row from its own inputs, so one program serves any 
 Where it does not hold, the op that mixes tokens is named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..ir.dim import Dim, Expr, product, symbols_of
@@ -13,6 +13,8 @@ from ..ir.errors import UnsupportedModel
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import normalize_axis
 from ..ir.text import print_node, value_names
+
+SHOWN_PROBLEMS = 12
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,19 @@ class TokenFacts:
         return "\n".join([*lines, *self.problems])
 
     def require(self, model: str) -> None:
-        """UnsupportedModel that lists every op that mixes tokens."""
+        """UnsupportedModel that lists the ops that mix tokens, the first when there are many."""
         if self.problems:
             raise UnsupportedModel(
                 f"{model} mixes tokens outside attention: it cannot be served in mixed batches",
-                facts="\n".join(self.problems),
+                facts=first_of(self.problems),
                 fix="compile it as a plain module: tilewright.compile(module)",
             )
+
+
+def first_of(problems: Sequence[str], count: int = SHOWN_PROBLEMS) -> str:
+    """The first of a list, and how many more there are: layers repeat what is wrong with one."""
+    more = len(problems) - count
+    return "\n".join([*problems[:count], *([f"... and {more} more"] if more > 0 else [])])
 
 
 class Mixing(Exception):

@@ -109,14 +109,18 @@ def view_of(array: Any, stream: int | None = None) -> View:
             facts="it has no __dlpack__ and is no numpy.ndarray",
             fix="pass a NumPy array, a torch tensor, or another array with DLPack",
         )
-    on_cpu = array.__dlpack_device__()[0] == 1
+    if getattr(array, "is_neg", bool)():  # torch's view of negated memory, which DLPack cannot say
+        array = array.resolve_neg()
+        producer = array.__dlpack__
     try:
+        on_cpu = array.__dlpack_device__()[0] == 1
         capsule = producer() if stream is None or on_cpu else producer(stream=stream)
-    except (BufferError, RuntimeError) as error:
+    except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise ShapeError(
             f"a {type(array).__name__} does not hand out its memory",
             facts=f"its __dlpack__ says: {error}",
-            fix="a torch tensor that requires grad must be detached first: x.detach()",
+            fix="detach a tensor that requires grad, x.detach(); make a sparse one dense;"
+            " a meta tensor has no memory",
         ) from error
     return _read(capsule, array)
 

@@ -191,8 +191,9 @@ def test_a_gpu_that_is_not_there_is_missed_before_compiling(tilewright):
     assert time.monotonic() - begin < 30  # compiling takes longer
 
 
-def test_a_missing_compiler_is_missed_before_capturing(tilewright):
-    done = tilewright("compile", "demo", "-o", "out", env={"TILEWRIGHT_CXX": "no-such-c++"})
+def test_a_missing_compiler_is_missed_before_capturing(tilewright, tmp_path):
+    environment = {"TILEWRIGHT_CXX": "no-such-c++", "TILEWRIGHT_CACHE": tmp_path / "cache"}
+    done = tilewright("compile", "demo", "-o", "out", env=environment)
     assert done.returncode == 1
     assert done.stderr == (
         "BuildError: no C++ compiler 'no-such-c++'\n"
@@ -206,7 +207,11 @@ def test_a_failing_compiler_says_why_and_leaves_its_source(tilewright, tmp_path)
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\necho 'error: this compiler never works' >&2\nexit 3\n")
     compiler.chmod(0o755)
-    environment = {"TILEWRIGHT_CXX": str(compiler), "TMPDIR": str(tmp_path)}
+    environment = {
+        "TILEWRIGHT_CXX": compiler,
+        "TILEWRIGHT_CACHE": tmp_path / "cache",
+        "TMPDIR": tmp_path,
+    }
     done = tilewright("compile", "demo", "-o", "out", env=environment)
     assert done.returncode == 1
     assert "BuildError: the C++ compiler failed on " in done.stderr

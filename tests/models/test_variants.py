@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import tilewright
-from tilewright.runtime.batch import make_batch
+from tilewright.runtime.batch import Sizes, make_batch
 from tilewright.runtime.sampling import SamplingParams
 from tilewright.runtime.scheduler import Work
 from tilewright.runtime.sequence import Sequence
@@ -32,9 +32,11 @@ def all_logits(llm, tokens):
     page_size = llm.engine.runner.page_size
     pages = -(-len(tokens) // page_size)
     sequence = Sequence(0, tuple(tokens), GREEDY, 0, pages=list(range(pages)))
-    batch = make_batch([Work(sequence, len(tokens))], page_size)
+    runner = llm.engine.runner
+    sizes = Sizes(len(tokens), 1, pages, len(tokens))
+    batch = make_batch([Work(sequence, len(tokens))], page_size, sizes, samples=runner.samples)
     arrays = {**batch.arrays, "logit_rows": np.arange(len(tokens), dtype=np.int32)}
-    executable = llm.engine.runner.executable
+    executable = runner.executable
     return executable(*(arrays[name] for name in executable.program.inputs))[0].numpy()
 
 

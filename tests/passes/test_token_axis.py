@@ -124,7 +124,18 @@ def test_all_causes_are_reported_and_each_once():
 
     facts = analyse(model(two))
     assert len(facts.problems) == 2
-    assert "2 of" not in str(facts).splitlines()[0] or facts.problems
+    assert str(facts).splitlines()[1:] == list(facts.problems)
+
+
+def test_of_many_problems_the_first_are_shown():
+    def many(b, t, h):
+        for _ in range(20):
+            h = b.sub(h, b.mean(h, axes=(1,), keepdims=True))
+        return h
+
+    with pytest.raises(UnsupportedModel, match=r"\.\.\. and 8 more") as error:
+        analyse(model(many)).require("model")
+    assert str(error.value).count("reduces the token axis") == 12
 
 
 def test_a_value_without_tokens_has_no_axis():

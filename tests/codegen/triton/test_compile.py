@@ -32,6 +32,8 @@ def own_cache(tmp_path_factory):
 def build(case, target, schedule=None):
     _, buckets = choices(case.kernel, target)
     schedules = [s for _, _, s in buckets] if schedule is None else [schedule]
+    if target.name != "sm_90":  # there all; elsewhere the ends, which differ in template
+        schedules = [*schedules[:2], *schedules[2:][-1:]]
     for number, chosen in enumerate(schedules):
         for launch in emit_kernel(case.kernel, f"kernel{number}", chosen, target):
             compiled = compile_kernel(launch, target)
