@@ -84,8 +84,7 @@ def check(name: str, gguf: str | None, dtype: torch.dtype, results: dict) -> Non
     torch.backends.cuda.matmul.allow_tf32 = False
     model = make_model(gguf, dtype)
     start = time.time()
-    source = gguf if gguf is not None else model.cpu()
-    llm = tilewright.LLM(source, dtype=name, target="auto", max_model_len=1024)
+    llm = tilewright.LLM(model.cpu(), dtype=name, target="auto", max_model_len=1024)
     ready = time.time() - start
     model = model.cuda()
     rng = np.random.default_rng(0)

@@ -5,11 +5,13 @@ evaluation mode and left exactly as it was found.
 """
 
 import inspect
+import io
 import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +74,10 @@ def export(
     args, kwargs = traceable_examples(args, kwargs, shapes.leaves)
     with _tracing(module):
         try:
-            program = torch.export.export(
-                module, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
-            )
+            with _without_partial_graph():
+                program = torch.export.export(
+                    module, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
+                )
         except Exception as error:
             explained = explain(error)
             if explained is error:
@@ -171,6 +174,22 @@ def _quiet() -> Iterator[None]:
     finally:
         for handler, level in handlers:
             handler.setLevel(level)
+
+
+@contextmanager
+def _without_partial_graph() -> Iterator[None]:
+    """Standard error as the module writes it, without the graph that torch prints of a failure."""
+    held = io.StringIO()
+    graph = None
+    try:
+        with redirect_stderr(held):
+            yield
+    except Exception as error:
+        graph = getattr(error, "partial_fx_graph", None)
+        raise
+    finally:
+        text = held.getvalue()
+        sys.stderr.write(text.replace(f"{graph}\n", "") if graph else text)
 
 
 def _of_torch(name: str) -> bool:

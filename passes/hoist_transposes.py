@@ -7,9 +7,9 @@ from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import normalize_axis
 from . import findings
-from .canonicalize import Canonicalize
 from .manager import Pass
-from .rewrite import replace_nodes
+from .rewrite import replace_nodes, rewrite
+from .view_rules import VIEW_RULES
 
 _PASSED = frozenset(("slice", "concat", "pad", "rope", "rms_norm", "layer_norm"))
 MAX_DEPTH = 12  # ops between a transpose and the one it is to meet
@@ -27,9 +27,8 @@ class HoistTransposes(Pass):
 
     def run(self, graph: Graph) -> Graph:
         for _ in range(MAX_DEPTH):
-            after = Canonicalize().run(
-                replace_nodes(graph, _Hoist(graph), frozenset(("transpose",)))
-            )
+            moved = replace_nodes(graph, _Hoist(graph), frozenset(("transpose",)))
+            after = rewrite(moved, VIEW_RULES)
             if after is graph:
                 return graph
             graph = after

@@ -15,6 +15,7 @@ from .manager import Pass
 from .rewrite import remove_dead
 from .token_axis import TokenFacts, analyse, rows_of
 
+ROWS = "rows"  # how many logits a step wants
 _BOUNDARY = frozenset(("attention", "paged_attention", "kv_append"))
 
 
@@ -33,6 +34,10 @@ class NarrowLogits(Pass):
     argmax: bool = True
 
     def run(self, graph: Graph) -> Graph:
+        if ROWS in graph.symbols:
+            raise PassError(
+                f"narrow-logits: the graph already has a symbol {ROWS!r}; is it narrowed already?"
+            )
         facts = analyse(graph)
         axis = facts.axis(graph.outputs[0])
         if axis is None:
@@ -72,7 +77,7 @@ def apply(
 ) -> Graph:
     """The graph with `tail` over the selected rows."""
     b = Rebuilder(graph)
-    rows = b.dim("rows", 1, max_rows, hint=1)
+    rows = b.dim(ROWS, 1, max_rows, hint=1)
     index = b.input(LOGIT_ROWS, (rows,), i32)
     to_rows = {facts.symbol: rows}
     selected: dict[Value, Value] = {}

@@ -81,7 +81,7 @@ def power(x, y):
     is_odd = is_whole & (tl.floor(exponent * 0.5) * 2.0 != exponent)
     signed = tl.where(is_odd, -size, size)
     result = tl.where(base < 0, tl.where(is_whole, signed, float("nan")), size)
-    return tl.where((exponent == 0.0) | (base == 1.0), 1.0, result).to(x.dtype)
+    return tl.where(exponent == 0.0, 1.0, tl.where(base == 1.0, 1.0, result)).to(x.dtype)
 
 
 """

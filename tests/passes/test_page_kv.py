@@ -282,6 +282,11 @@ def test_logits_in_another_dtype_are_widened():
     assert [str(n.results[0].type) for n in after.nodes][:2] == ["i64[1, rows]", "f16[1, rows, 8]"]
 
 
+def test_narrowing_twice_is_refused():
+    with pytest.raises(PassError, match="is it narrowed already"):
+        passes.run(narrowed(decoder(layers=1)), "narrow-logits", check=1)
+
+
 def test_an_output_without_tokens_is_refused():
     b = Builder("odd")
     t = b.dim("t", 1, 64)

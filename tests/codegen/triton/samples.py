@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder, Rebuilder
 from tilewright.ir.dim import evaluate
-from tilewright.ir.types import bf16, f32, i32, i64
+from tilewright.ir.types import bf16, bool_, f32, i32, i64
 
 from .harness import Case
 
@@ -193,3 +193,41 @@ def sample(vocab=300) -> Case:
         "logits": 2 * np.random.default_rng(5).standard_normal((6, vocab)),
     }
     return make(b, [b.sample(logits, *inputs)], {"rows": 6}, arrays)
+
+
+def functions() -> tuple[Case, list[str]]:
+    """Every elementwise op of floats, a result each, and their names in the order of results."""
+    b = Builder()
+    x, y = b.input("x", (64,)), b.input("y", (64,))
+    i, j = b.input("i", (64,), i32), b.input("j", (64,), i32)
+    positive = b.add(b.abs(x), b.constant(0.01, f32))
+    unary = "neg abs exp expm1 sqrt sin cos tanh erf sigmoid floor ceil round trunc relu".split()
+    unary += "silu gelu gelu_tanh reciprocal isnan".split()
+    made = {name: getattr(b, name)(x) for name in unary if name != "sqrt"}
+    made |= {name: getattr(b, name)(positive) for name in ("sqrt", "rsqrt", "log", "log1p")}
+    made |= {f"{n} of floats": getattr(b, n)(x, y) for n in "div floordiv mod minimum maximum".split()}
+    made |= {f"{n} of integers": getattr(b, n)(i, j) for n in ("floordiv", "mod", "minimum")}
+    made["pow"] = b.pow(positive, y)
+    made["pow of whole"] = b.pow(x, b.constant(3.0, f32))
+    made["where"] = b.where(b.lt(x, y), b.constant(1.0, f32), b.constant(0.0, f32))
+    made["not"] = b.not_(b.or_(b.lt(x, y), b.gt(x, b.constant(1.0, f32))))
+    made["to integers"] = b.cast(b.mul(x, b.constant(3.0, f32)), dtype=i32)
+    made["to bf16"] = b.cast(b.cast(x, dtype=bf16), dtype=f32)
+    made["to bool"] = b.cast(i, dtype=bool_)
+    rng = np.random.default_rng(2)
+    numbers = np.concatenate(
+        [rng.standard_normal(40) * 3, rng.standard_normal(18) * 1e-3, [0.5, 1.5, -2.5, 40, -40, 0]]
+    )
+    arrays = {
+        "x": numbers,
+        "y": np.where(np.abs(rng.standard_normal(64)) < 0.1, 0.5, rng.standard_normal(64)),
+        "i": rng.integers(-9, 9, 64),
+        "j": np.where(rng.integers(0, 2, 64) == 1, 1, -1) * rng.integers(1, 5, 64),
+    }
+    return make(b, list(made.values()), {}, arrays), list(made)
+
+
+def cumulative(t=13) -> Case:
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    return make(b, [b.cumsum(b.input("x", (2, s)), axis=1)], {"t": t})

@@ -1,5 +1,6 @@
 """Every template under Triton's interpreter, against the NumPy reading of the same loop IR."""
 
+import numpy as np
 import pytest
 
 from tilewright.codegen.triton.schedule import (
@@ -113,6 +114,7 @@ def test_attention_variants(interpreter, schedule):
     batch = ([5, 1, 9], [5, 12, 40])
     check(interpreter, samples.attention(*batch, window=6, softcap=2.0), schedule)
     check(interpreter, samples.attention(*batch, heads=3, groups=3, size=6), schedule)
+    check(interpreter, samples.attention(*batch, heads=6, groups=2), schedule)
     check(interpreter, samples.attention(*batch, dtype=bf16), schedule, 8e-3)
 
 
@@ -123,3 +125,19 @@ def test_sample(interpreter):
 @pytest.mark.parametrize("splits", [3, 11])
 def test_rows_cut_into_pieces(interpreter, splits):
     check(interpreter, samples.reductions(), ReduceSchedule(1, 16, True, splits=splits))
+
+
+def test_cumsum(interpreter):
+    check(interpreter, samples.cumulative(), ReduceSchedule(4, 16, False))
+
+
+def test_every_function(interpreter):
+    case, names = samples.functions()
+    got, want = interpreter.run(case, PointwiseSchedule(32, 1)), case.expected()
+    for name, number in zip(names, case.written(), strict=True):
+        # float32 arithmetic of a float64 reference: a few units in the last place, and an absolute
+        # error where large terms cancel
+        rounded = 1e-2 if name == "to bf16" else 2e-6
+        np.testing.assert_allclose(
+            got[number], want[number], rtol=rounded, atol=2e-6, err_msg=name
+        )
