@@ -96,6 +96,7 @@ def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     if generation.is_file():
         eos = _as_ids(safetensors.read_json(generation).get("eos_token_id")) or eos
     stored = safetensors.read_folder(folder)
+    _check_layers(config, len(stored), folder)
     wanted = dtype or FROM_TORCH.get(config.dtype) or f32
     module = empty_module(config, wanted, str(folder))
     arrays = _match(module, stored, folder)
@@ -124,8 +125,10 @@ def _read_config(folder: Path) -> Any:
             else "give the folder that holds config.json and *.safetensors",
         )
     fields = safetensors.read_json(file)
-    if fields.get("quantization_config"):
-        method = fields["quantization_config"].get("quant_method", "unknown")
+    quantization = fields.get("quantization_config")
+    if quantization:
+        named = isinstance(quantization, Mapping)
+        method = quantization.get("quant_method", "unknown") if named else quantization
         raise CheckpointError(
             "quantized checkpoints of this kind are not read",
             where=str(file),
@@ -140,13 +143,25 @@ def _read_config(folder: Path) -> Any:
         )
     try:
         return AutoConfig.from_pretrained(str(folder), local_files_only=True)
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except Exception as error:  # the library's own classes: a field of a wrong type, or no sense
         raise CheckpointError(
             "the model's config cannot be read",
             where=str(file),
-            facts=str(error).strip().splitlines()[0][:300],
+            facts=_one_line(error),
             fix="check model_type, or update transformers",
         ) from error
+
+
+def _check_layers(config: Any, tensors: int, folder: Path) -> None:
+    """Refuse a number of layers that could not have a weight each, before they are built."""
+    layers = getattr(config, "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > tensors:
+        raise CheckpointError(
+            "the config does not fit the weights",
+            where=str(folder / "config.json"),
+            facts=f"num_hidden_layers is {layers}, the folder has {tensors} weights",
+            fix="config.json and the weights are of different models: copy both again",
+        )
 
 
 def _match(
@@ -215,9 +230,21 @@ def empty_module(config: Any, dtype: DType, where: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     check_causal_lm(config, where)
-    with init_empty_weights(include_buffers=False):
-        module = AutoModelForCausalLM.from_config(config, dtype=TO_TORCH[dtype])
-    module.tie_weights()
+    try:
+        with init_empty_weights(include_buffers=False):
+            module = AutoModelForCausalLM.from_config(config, dtype=TO_TORCH[dtype])
+        module.tie_weights()
+        return _with_storage(module)
+    except Exception as error:  # sizes that fit nothing end in errors of many kinds
+        raise CheckpointError(
+            "the model that the config describes cannot be made",
+            where=where,
+            facts=_one_line(error),
+            fix="check the sizes in the config; copy it again from where the weights are from",
+        ) from error
+
+
+def _with_storage(module: Any) -> Any:
     made: dict[int, torch.nn.Parameter] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():
@@ -230,6 +257,10 @@ def empty_module(config: Any, dtype: DType, where: str) -> Any:
                 made[id(parameter)] = torch.nn.Parameter(storage, requires_grad=False)
             part._parameters[name] = made[id(parameter)]
     return module.eval()
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def check_causal_lm(config: Any, where: str) -> None:

@@ -71,7 +71,15 @@ def hf_config(file: GGUFFile) -> Any:
     fields.setdefault("vocab_size", len(file.metadata.get("tokenizer.ggml.tokens", ())))
     fields["tie_word_embeddings"] = "output.weight" not in file.tensors
     _add_rotary(file, prefix, fields, known)
-    return config_class(**fields)
+    try:
+        return config_class(**fields)
+    except Exception as error:  # the library's own classes: a field of a wrong type, or no sense
+        raise CheckpointError(
+            "the metadata does not describe a model",
+            where=str(file.path),
+            facts=" ".join(str(error).split())[:300],
+            fix="copy or download the file again, or convert the model again",
+        ) from error
 
 
 def _check_required(file: GGUFFile, fields: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..ir.dim import Dim, symbol
-from ..ir.errors import UnsupportedModel
+from ..ir.errors import TilewrightError, UnsupportedModel
 from ..ir.graph import Graph
 from ..ir.types import DType
 from . import attention_hook
@@ -77,7 +77,19 @@ def capture_causal_lm(model: Any, *, tokenizer: Any = None, dtype: DType | None 
     else:
         module, arrays = _check_module(model), {}
         eos = _module_eos(module)
-    imported, attention, notes = _capture(module)
+    try:
+        imported, attention, notes = _capture(module)
+    except TilewrightError:
+        raise
+    except Exception as error:
+        if not isinstance(model, str | Path):
+            raise  # the user's own module: its own error
+        raise UnsupportedModel(
+            "the model cannot be traced",
+            where=str(model),
+            facts=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300],
+            fix="check the sizes in its config; if they are right, please report it",
+        ) from error
     graph = _stateless(imported.graph, type(module).__name__)
     return CausalLM(
         graph,

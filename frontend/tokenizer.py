@@ -59,10 +59,11 @@ def from_gguf(file: GGUFFile) -> TokenizerSource:
 
     def load() -> LoadedTokenizer:
         from transformers import PreTrainedTokenizerFast
-        from transformers.integrations.gguf.gguf_tokenizer_mapping import (
-            GGUF_TOKENIZER_MAPPING,
-            convert_gguf_tokenizer,
-        )
+        from transformers.integrations import ggml
+        from transformers.integrations.gguf import gguf_tokenizer_mapping as newer
+
+        # the tables moved from one to the other between 5.17 and 5.24
+        tables = newer if hasattr(newer, "convert_gguf_tokenizer") else ggml
 
         where = str(file.path)
         if not file.metadata.get("tokenizer.ggml.tokens"):
@@ -70,7 +71,7 @@ def from_gguf(file: GGUFFile) -> TokenizerSource:
         facts, options = (
             {
                 ours: file.metadata[f"tokenizer.{key}"]
-                for key, ours in GGUF_TOKENIZER_MAPPING[group].items()
+                for key, ours in tables.GGUF_TOKENIZER_MAPPING[group].items()
                 if f"tokenizer.{key}" in file.metadata
             }
             for group in ("tokenizer", "tokenizer_config")
@@ -81,7 +82,7 @@ def from_gguf(file: GGUFFile) -> TokenizerSource:
         for name in _SPECIAL:
             options[name] = _token(file, f"tokenizer.ggml.{_GGUF_IDS[name]}")
         try:
-            backend, _ = convert_gguf_tokenizer(file.architecture, facts)
+            backend, _ = tables.convert_gguf_tokenizer(file.architecture, facts)
             wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, **options)
         except Exception as error:  # a bad merge or token: the library raises bare Exception
             raise _damaged(where, error) from error

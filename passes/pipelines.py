@@ -86,6 +86,7 @@ def language_model(
         PageKv(page_size, kv_dtype, max_tokens, max_seqs),
         NarrowLogits(argmax=not samples),  # after paging: rows of tokens mean something only then
         *((SampleTokens(),) if samples else ()),
+        CommonSubexpressions(),  # one transpose for all layers of attention that read one q
         HoistTransposes(),  # while rope is one op
         *lower(weight_dtype),
     )

@@ -106,7 +106,9 @@ class FakeCore:
         self.launched.append((stream, config, kernel.name, args))
 
     def graph_builder(self):
-        graph = SimpleNamespace(upload=lambda s: None, launch=lambda s: self.launched.append("graph"))
+        graph = SimpleNamespace(
+            upload=lambda s: None, launch=lambda s: self.launched.append("graph")
+        )
         builder = SimpleNamespace(begin_building=lambda: None)
         builder.end_building = lambda: SimpleNamespace(complete=lambda: graph)
         return builder

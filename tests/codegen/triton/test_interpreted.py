@@ -138,6 +138,4 @@ def test_every_function(interpreter):
         # float32 arithmetic of a float64 reference: a few units in the last place, and an absolute
         # error where large terms cancel
         rounded = 1e-2 if name == "to bf16" else 2e-6
-        np.testing.assert_allclose(
-            got[number], want[number], rtol=rounded, atol=2e-6, err_msg=name
-        )
+        np.testing.assert_allclose(got[number], want[number], rtol=rounded, atol=2e-6, err_msg=name)
