@@ -142,10 +142,8 @@ def llama_kernels(s: Shape, rows: int = 8192) -> dict[str, Lab]:
 
 def _build(job):
     lab, name, schedule, pdl = job
-    os.environ.setdefault("TRITON_CACHE_DIR", f"/tmp/triton-{os.getpid()}")
     try:
-        target = TARGET if pdl else replace(TARGET, name="sm_90")
-        launches = emit_kernel(lab.kernel, name, schedule, target)
+        launches = emit_kernel(lab.kernel, name, schedule, TARGET)
         if not pdl:
             launches = tuple(replace(e, pdl=False, source=_without_pdl(e.source)) for e in launches)
         return [(e, compile_kernel(e, TARGET)) for e in launches]

@@ -40,7 +40,8 @@ def packed_shape(layout: str, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
 def pack(layout: str, array: np.ndarray) -> np.ndarray:
     """`array` in `layout`, contiguous; of shape `packed_shape`."""
     if layout == "plain":
-        return np.ascontiguousarray(array)
+        # ascontiguousarray makes a vector of a scalar
+        return np.ascontiguousarray(array).reshape(array.shape)
     _require_panel(layout)
     *batch, n, k = array.shape
     panels = -(-n // PANEL)

@@ -1,5 +1,6 @@
 """Opens a checkpoint without reading its weights: a module of the right shape, and lazy arrays."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,10 +95,11 @@ def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     eos = _ids(config)
     generation = folder / "generation_config.json"
     if generation.is_file():
-        eos = _as_ids(safetensors.read_json(generation).get("eos_token_id")) or eos
+        eos = _as_ids(safetensors.read_json(generation).get("eos_token_id"), generation) or eos
     stored = safetensors.read_folder(folder)
     _check_layers(config, len(stored), folder)
-    wanted = dtype or FROM_TORCH.get(config.dtype) or f32
+    own = FROM_TORCH.get(config.dtype) if isinstance(config.dtype, torch.dtype) else None
+    wanted = dtype or own or f32
     module = empty_module(config, wanted, str(folder))
     arrays = _match(module, stored, folder)
     source = tokenizer.from_folder(folder)
@@ -154,7 +156,7 @@ def _read_config(folder: Path) -> Any:
 
 def _check_layers(config: Any, tensors: int, folder: Path) -> None:
     """Refuse a number of layers that could not have a weight each, before they are built."""
-    layers = getattr(config, "num_hidden_layers", None)
+    layers = config.get_text_config().num_hidden_layers
     if isinstance(layers, int) and layers > tensors:
         raise CheckpointError(
             "the config does not fit the weights",
@@ -204,9 +206,15 @@ def _match(
 
 
 def _load_with_transformers(module: Any, folder: Path, dtype: DType) -> Any:
-    loaded, report = type(module).from_pretrained(
-        str(folder), dtype=TO_TORCH[dtype], local_files_only=True, output_loading_info=True
-    )
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # its table of missing weights: the error below names them
+    try:
+        loaded, report = type(module).from_pretrained(
+            str(folder), dtype=TO_TORCH[dtype], local_files_only=True, output_loading_info=True
+        )
+    finally:
+        logger.setLevel(level)
     absent = sorted(report["missing_keys"])
     if absent:
         raise CheckpointError(
@@ -230,6 +238,7 @@ def empty_module(config: Any, dtype: DType, where: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     check_causal_lm(config, where)
+    _check_sizes(config.get_text_config(), where)
     try:
         with init_empty_weights(include_buffers=False):
             module = AutoModelForCausalLM.from_config(config, dtype=TO_TORCH[dtype])
@@ -244,7 +253,22 @@ def empty_module(config: Any, dtype: DType, where: str) -> Any:
         ) from error
 
 
+def _check_sizes(config: Any, where: str) -> None:
+    """Refuse what would make a model of no layers or no context without a word."""
+    names = ("num_hidden_layers", "max_position_embeddings")
+    values = {name: getattr(config, name, None) for name in names}
+    odd = [f"{k} is {v!r}" for k, v in values.items() if isinstance(v, int | float) and v < 1]
+    if odd:
+        raise CheckpointError(
+            "the config does not describe a model",
+            where=where,
+            facts="; ".join(odd),
+            fix="copy config.json again from where the weights are from",
+        )
+
+
 def _with_storage(module: Any) -> Any:
+    """The module with its parameters in memory that nobody has touched."""
     made: dict[int, torch.nn.Parameter] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():
@@ -268,7 +292,8 @@ def check_causal_lm(config: Any, where: str) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     kind = getattr(config, "model_type", "")
-    named = list(getattr(config, "architectures", None) or ())
+    named = getattr(config, "architectures", None) or ()
+    named = [str(n) for n in named] if isinstance(named, list | tuple) else [str(named)]
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     if getattr(config, "is_encoder_decoder", False):
         problem = f"{kind!r} has an encoder and a decoder"
@@ -294,10 +319,18 @@ def _with_ties(module: Any, arrays: Mapping[str, LazyArray]) -> dict[str, LazyAr
 
 
 def _ids(config: Any) -> tuple[int, ...]:
-    return _as_ids(getattr(config, "eos_token_id", None))
+    return _as_ids(getattr(config, "eos_token_id", None), "the model's config")
 
 
-def _as_ids(value: Any) -> tuple[int, ...]:
+def _as_ids(value: Any, where: object) -> tuple[int, ...]:
     if value is None:
         return ()
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+    ids = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(type(token) is int for token in ids):
+        raise CheckpointError(
+            "the end-of-text tokens are no numbers",
+            where=str(where),
+            facts=f"eos_token_id is {value!r}",
+            fix="copy the file again from where the weights are from",
+        )
+    return ids

@@ -117,7 +117,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; `CheckpointError` names line and column when it is damaged."""
     try:
         value = json.loads(path.read_text("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             "malformed JSON", where=str(path), facts=str(error), fix="copy the file again"
         ) from None
@@ -164,7 +164,7 @@ class _Header:
             raise _damaged(path, f"a header of {length} bytes in a file of {len(data)}")
         try:
             entries = json.loads(data[8 : 8 + length])
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise _damaged(path, f"its header is not JSON: {error}") from None
         if not isinstance(entries, dict):
             raise _damaged(path, "its header is not a JSON object")

@@ -1,5 +1,6 @@
 """Attention and sampling: fixed templates, filled with sizes."""
 
+from ...ir.dim import Dim
 from ...ir.errors import BuildError
 from ..loops import LoopKernel, PagedAttention, Sample
 from . import dims
@@ -52,11 +53,16 @@ def _sizes(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:
         ("tokens", part.tokens),
         ("sequences", part.sequences),
         ("width", part.table_width),
-        ("q_token_stride", part.q_token_stride or part.num_heads * part.head_dim),
-        ("q_head_stride", part.q_head_stride or part.head_dim),
+        ("q_token_stride", _or(part.q_token_stride, part.num_heads * part.head_dim)),
+        ("q_head_stride", _or(part.q_head_stride, part.head_dim)),
     ):
         lines.append(f"s.{field} = {dims.text(dim)};")
     return lines
+
+
+def _or(stride: Dim, dense: int) -> Dim:
+    # a stride of 0 is one that was not given; a dim has no truth value
+    return dense if stride == 0 else stride
 
 
 def attention_scratch(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from tilewright.ir.errors import DeviceError, OutOfMemory
 from tilewright.ir.program import Kernel, Program
 from tilewright.runtime import cuda

@@ -205,9 +205,8 @@ def functions() -> tuple[Case, list[str]]:
     unary += "silu gelu gelu_tanh reciprocal isnan".split()
     made = {name: getattr(b, name)(x) for name in unary if name != "sqrt"}
     made |= {name: getattr(b, name)(positive) for name in ("sqrt", "rsqrt", "log", "log1p")}
-    made |= {
-        f"{n} of floats": getattr(b, n)(x, y) for n in "div floordiv mod minimum maximum".split()
-    }
+    of_floats = "div floordiv mod minimum maximum".split()
+    made |= {f"{n} of floats": getattr(b, n)(x, y) for n in of_floats}
     made |= {f"{n} of integers": getattr(b, n)(i, j) for n in ("floordiv", "mod", "minimum")}
     made["pow"] = b.pow(positive, y)
     made["pow of whole"] = b.pow(x, b.constant(3.0, f32))
