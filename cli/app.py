@@ -54,6 +54,7 @@ def options(
     ] = False,
 ) -> None:
     """Set what holds for every verb."""
+    switches.check()
     console.set_debug(debug or switches.get("debug") == "1")
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from .. import passes
 from ..codegen.build import build
-from ..ir.errors import DeviceError, OptionError
+from ..ir import switches
+from ..ir.errors import DeviceError, OptionError, PassError
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..ir.target import Target, cpu, get_target
@@ -47,11 +48,25 @@ def compile_graph(
 ) -> Compiled:
     """Run the pipeline and build the kernels. Raises our own errors only."""
     start_logging()
-    result = passes.run(graph, pipeline)
+    planned = passes.parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
+    result = passes.run(graph, planned)
+    _check_finished(planned)
     program = build(result.graph, target, kv=result.kv, progress=progress)
     dump_kernels(program)
     arrays = PreparedWeights(result, weights.__getitem__, program)
     return Compiled(program, arrays, result.report, result.graph)
+
+
+def _check_finished(pipeline: Sequence[Pass]) -> None:
+    """PassError when the switch `stop_after` left a graph that no program can be built from."""
+    stopped = switches.get("stop_after")
+    if stopped is not None and stopped != pipeline[-1].name:
+        raise PassError(
+            f"the passes stopped after {stopped}, so there is no program",
+            where="the switch stop_after (TILEWRIGHT_STOP_AFTER)",
+            facts=f"a program is built after {pipeline[-1].name}",
+            fix="unset it; the graph so far is in the folder that TILEWRIGHT_DUMP names",
+        )
 
 
 def resolve_target(name: str | Target) -> Target:

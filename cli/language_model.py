@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ir import switches
-from ..ir.errors import ArtifactError, CheckpointError, OptionError
+from ..ir.errors import ArtifactError, CheckpointError, DeviceError, OptionError
 from ..ir.program import Program
 from ..ir.target import Target
 from ..ir.types import DType, bf16, f16, f32
@@ -78,6 +78,7 @@ class LLM(RuntimeLLM):
         use_cache: bool = True,
         progress: Progress | None = None,
     ):
+        switches.check()
         _check_whole("max_num_batched_tokens", max_num_batched_tokens, 1, MAX_STEP_TOKENS)
         _check_whole("max_num_seqs", max_num_seqs, 1)
         _check_whole("seed", seed, 0)
@@ -116,9 +117,15 @@ class LLM(RuntimeLLM):
             kv_bytes=kv_cache_bytes,
             needs_context=max_model_len is not None,
         )
-        self.executable = Executable(
-            program, built.artifact.weights, device, sizes={"pages": memory.num_pages}
-        )
+        try:
+            self.executable = Executable(
+                program, built.artifact.weights, device, sizes={"pages": memory.num_pages}
+            )
+        except DeviceError:
+            if not request.is_artifact and request.key is not None:
+                # a library that does not load must not be found again
+                cache.remove(cache.path_of(request.key))
+            raise
         config = EngineConfig(
             context_len=context,
             eos_token_ids=frozenset(facts["eos_ids"]),

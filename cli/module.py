@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..frontend.dtypes import TO_TORCH
 from ..frontend.torch_export import Imported, import_module
+from ..ir import switches
 from ..ir.errors import DimError, OptionError, ShapeError, TilewrightError, UnsupportedModel
 from ..ir.program import Program
 from ..ir.types import DTYPES
@@ -46,6 +47,7 @@ def compile(
     Raises UnsupportedOp (one table of all), UnsupportedModel, DimError, BuildError, OptionError; an
     error of the module's own code passes through.
     """
+    switches.check()
     _check_module(module)
     compiled = CompiledModule(module, dynamic_shapes, target, _read_options(options))
     if example_inputs is not None:

@@ -14,6 +14,8 @@ from typing import Any
 
 from .errors import OptionError
 
+PREFIX = "TILEWRIGHT_"
+MAX_INT = 1024  # the largest number a switch may have: of threads, more cannot be started
 LOG_TOPICS = ("passes", "codegen", "cache", "runtime", "engine")
 
 
@@ -29,7 +31,7 @@ class Switch:
 
     @property
     def variable(self) -> str:
-        return f"TILEWRIGHT_{self.name.upper()}"
+        return f"{PREFIX}{self.name.upper()}"
 
 
 TABLE = (
@@ -95,6 +97,20 @@ def get(name: str) -> Any:
     return switch.default if text is None or text == "" else _parse(switch, text)
 
 
+def check() -> None:
+    """Read every switch, so that a bad value is an error now and not in the middle of the work."""
+    for switch in TABLE:
+        get(switch.name)
+    known = {switch.variable for switch in TABLE}
+    unknown = sorted(n for n in os.environ if n.startswith(PREFIX) and n not in known)
+    if unknown:
+        raise OptionError(
+            f"no switch named {', '.join(unknown)}",
+            facts=f"switches: {', '.join(switch.variable for switch in TABLE)}",
+            fix="correct its name, or unset it",
+        )
+
+
 @contextmanager
 def switches(**values: Any) -> Iterator[None]:
     """Scoped override: `with switches(check="2", dump="out"):`. OptionError on an unknown name."""
@@ -118,8 +134,11 @@ def _parse(switch: Switch, text: str) -> Any:
     if switch.kind == "path":
         return Path(text).expanduser()
     if switch.kind == "int":
-        if not text.isdigit() or int(text) == 0:
-            raise OptionError(f"{switch.variable}={text!r} is not a positive number")
+        if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_INT:
+            raise OptionError(
+                f"{switch.variable}={text!r} is not a positive number",
+                facts=f"it is a whole number from 1 to {MAX_INT}",
+            )
         return int(text)
     parts = tuple(p.strip() for p in text.split(",")) if switch.kind == "list" else (text,)
     for part in parts:

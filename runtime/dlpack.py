@@ -119,8 +119,8 @@ def view_of(array: Any, stream: int | None = None) -> View:
         raise ShapeError(
             f"a {type(array).__name__} does not hand out its memory",
             facts=f"its __dlpack__ says: {error}",
-            fix="detach a tensor that requires grad, x.detach(); make a sparse one dense;"
-            " a meta tensor has no memory",
+            fix="a torch tensor that requires grad must be detached first: x.detach(); a sparse one"
+            " made dense: x.to_dense()",
         ) from error
     return _read(capsule, array)
 

@@ -112,7 +112,8 @@ class LLM:
                 raise RequestError(
                     "the prompt's dict is not understood",
                     where=where,
-                    facts=f"it is {_shown(dict(prompt))}",
+                    facts=f"it has the keys {', '.join(map(str, prompt))}"
+                    + (f"; prompt is {_shown(prompt['prompt'])}" if "prompt" in prompt else ""),
                     fix='use {"prompt": text} or {"prompt_token_ids": list of numbers}',
                 )
             prompt = prompt["prompt"]

@@ -65,11 +65,7 @@ class SamplingParams:
             put("allowed_token_ids", _as_tuple(self.allowed_token_ids))
         problems = list(self._problems())
         if problems:
-            raise RequestError(
-                "bad sampling parameters",
-                facts="\n".join(problems),
-                fix="help(tilewright.SamplingParams) tells what each one means",
-            )
+            raise RequestError("bad sampling parameters", facts="\n".join(problems))
         if self.logit_bias is not None:
             put("logit_bias", {int(k): float(v) for k, v in self.logit_bias.items()})
 

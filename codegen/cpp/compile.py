@@ -19,6 +19,8 @@ from .tables import kernel_table, turns_table
 
 _HERE = Path(__file__).resolve().parent
 _SUPPORT = ("driver.cpp", "micro.cpp")  # the same in every library
+ELF = b"\x7fELF"  # how a shared library begins
+LIMIT_SECONDS = 900  # for one file, which takes seconds: a compiler that hangs is ended
 UNIT_LENGTH = 24_000  # characters of generated source that are compiled as one file
 _CANDIDATES = ("g++", "clang++", "c++")
 # NaN, infinities, signed zeros and the order of sums are kept; a * b + c may become one operation,
@@ -36,7 +38,7 @@ def find_compiler() -> str:
     for name in (wanted,) if wanted else _CANDIDATES:
         path = shutil.which(name)
         if path:
-            return path
+            return os.path.abspath(path)  # it is started in another folder
     raise BuildError(
         f"no C++ compiler {wanted!r}" if wanted else "no C++ compiler",
         facts=f"looked for {wanted or ', '.join(_CANDIDATES)} on PATH",
@@ -91,6 +93,14 @@ def _build(compiler: str, folder: Path, sources, target: Target) -> Path:
     objects = [f"{unit.stem}.o" for unit in units]
     link = [compiler, *flags, "-shared", "-o", library.name, *objects, "-lm"]
     _Runner(folder).run(None, link)
+    if not library.is_file() or library.read_bytes()[:4] != ELF:
+        made = f"{library.stat().st_size} bytes of something else" if library.is_file() else "none"
+        raise BuildError(
+            "the C++ compiler made no shared library",
+            where=str(library),
+            facts=f"{compiler} ended well, and of the library there is {made}",
+            fix="name a C++ compiler that works with TILEWRIGHT_CXX",
+        )
     return library
 
 
@@ -139,37 +149,61 @@ class _Runner:
         with self.lock:
             if self.stopped:
                 return
+            process = self._start(command)
+            self.running.add(process)
+        try:
+            output, _ = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            output, _ = process.communicate()
+            output = f"no end after {LIMIT_SECONDS} s\n{output}"
+        finally:
+            with self.lock:
+                self.running.discard(process)
+        if process.returncode and not self.stopped:
+            source = unit or self.folder
+            words = "\n".join(output.strip().splitlines()[:20]) or "it said nothing"
+            code = process.returncode
+            end = f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+            raise BuildError(
+                f"the C++ compiler failed on {unit.name if unit else 'linking'}",
+                where=str(source),
+                facts=f"{' '.join(command[:1])} {end}:\n{words}",
+                fix=f"run it again in {self.folder}: {' '.join(command)}",
+            )
+
+    def _start(self, command: list[str]) -> subprocess.Popen:
+        try:
             # a session of its own, so that `stop` ends the compiler proper and not only its driver
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                errors="replace",
                 start_new_session=True,
             )
-            self.running.add(process)
-        output, _ = process.communicate()
-        with self.lock:
-            self.running.discard(process)
-        if process.returncode and not self.stopped:
-            source = unit or self.folder
-            words = "\n".join(output.strip().splitlines()[:20])
+        except OSError as error:
             raise BuildError(
-                f"the C++ compiler failed on {unit.name if unit else 'linking'}",
-                where=str(source),
-                facts=f"{' '.join(command[:1])} ended with {process.returncode}:\n{words}",
-                fix=f"run it again in {self.folder}: {' '.join(command)}",
-            )
+                "the C++ compiler does not start",
+                where=command[0],
+                facts=str(error.strerror),
+                fix="name one that does with TILEWRIGHT_CXX",
+            ) from error
 
     def stop(self) -> None:
         """End what still runs."""
         with self.lock:
             self.stopped = True
             for process in self.running:
-                with suppress(ProcessLookupError):  # it has just ended by itself
-                    os.killpg(process.pid, signal.SIGKILL)
+                _kill(process)
+
+
+def _kill(process: subprocess.Popen) -> None:
+    with suppress(ProcessLookupError):  # it has just ended by itself
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _has_avx512(march: str) -> bool:
