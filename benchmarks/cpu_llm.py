@@ -1,16 +1,15 @@
 """SmolLM2-135M on this CPU against transformers eager and torch.compile, in one process.
 
 Prints a table and writes JSON: decode tokens/s at batch 1 with its share of the read bandwidth
-measured in the same run, prefill of 512 tokens, compile times, memory.
+measured around it, and prefill of 512 tokens. All systems take turns in each round.
 
     python benchmarks/cpu_llm.py --out benchmarks/results/cpu_llm.json [--torch-compile]
 """
 
 import argparse
+import ctypes
 import json
 import os
-import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,175 +20,181 @@ from pathlib import Path
 
 import numpy as np
 
-
-def median_seconds(run, repeats: int) -> float:
-    """Median wall time of `run()`."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+from tilewright.cli.demo_model import demo_path, saved_as_folder
+from tilewright.cli.machine import cpu_name
 
 
-def read_bandwidth(threads: int) -> float:
-    """Bytes/s at which `threads` threads read 1 GiB that no cache holds: the floor of decode."""
+def make_reader(threads: int):
+    """A function that reads 1 GiB with `threads` threads and returns bytes/s: decode's floor."""
     source = r"""
     #include <cstdint>
-    #include <immintrin.h>
     extern "C" int64_t read_all(const int64_t* p, int64_t n, int threads) {
       int64_t total = 0;
       #pragma omp parallel for simd num_threads(threads) reduction(+ : total) schedule(static)
       for (int64_t i = 0; i < n; ++i) total += p[i];
       return total;
     }"""
-    import ctypes
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "read.cpp"
         path.write_text(source)
         library = path.with_suffix(".so")
-        subprocess.run(
-            ["g++", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", path, "-o", library],
-            check=True,
-        )
+        flags = ["-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]
+        subprocess.run(["g++", *flags, path, "-o", library], check=True)
         function = ctypes.CDLL(str(library)).read_all
-        data = np.ones(1 << 27, np.int64)
-        args = (ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(data.size), threads)
-        function(*args)
-        return data.nbytes / min(median_seconds(lambda: function(*args), 3) for _ in range(3))
+    data = np.ones(1 << 27, np.int64)
+
+    def read() -> float:
+        start = time.perf_counter()
+        function(ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(data.size), threads)
+        return data.nbytes / (time.perf_counter() - start)
+
+    read()
+    return read
 
 
-def measure_ours(model: str, dtype: str, prompt: list[int], tokens: int) -> dict:
-    """Prefill and decode rates of our program, and what compiling took."""
-    import tilewright
+class Ours:
+    """Our program at one dtype."""
 
-    start = time.perf_counter()
-    llm = tilewright.LLM(model, dtype=dtype)
-    ready = time.perf_counter() - start
+    def __init__(self, dtype: str, prompt: list[int]):
+        import tilewright
 
-    def generate(prompt_ids: list[int], count: int) -> float:
-        params = tilewright.SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+        start = time.perf_counter()
+        self.llm = tilewright.LLM(str(demo_path()), dtype=dtype)
+        self.ready = time.perf_counter() - start
+        self.prompt = prompt
+        self.params = tilewright.SamplingParams
+        self.weight_bytes = self.llm.weight_bytes
+
+    def _generate(self, prompt_ids: list[int], count: int) -> float:
+        params = self.params(temperature=0.0, max_tokens=count, ignore_eos=True)
         begin = time.perf_counter()
-        llm.generate({"prompt_token_ids": prompt_ids}, params)
+        self.llm.generate({"prompt_token_ids": prompt_ids}, params)
         return time.perf_counter() - begin
 
-    generate(prompt, 2)
-    prefill = min(generate(prompt, 1) for _ in range(5))
-    short = prompt[:16]
-    decode = []
-    for _ in range(3):
-        one, many = generate(short, 1), generate(short, tokens + 1)
-        decode.append((many - one) / tokens)
-    return {
-        "ready_s": ready,
-        "prefill_tokens_per_s": len(prompt) / prefill,
-        "decode_tokens_per_s": 1 / statistics.median(decode),
-        "weight_bytes": llm.weight_bytes,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-    }
+    def prefill(self) -> float:
+        """Seconds for the whole prompt and its first token."""
+        return self._generate(self.prompt, 1)
+
+    def decode(self, tokens: int) -> float:
+        """Seconds a token after a short prompt."""
+        first = self._generate(self.prompt[:16], 1)
+        return (self._generate(self.prompt[:16], tokens + 1) - first) / tokens
 
 
-def measure_transformers(
-    folder: str, dtype, prompt: list[int], tokens: int, compiled: bool
-) -> dict:
-    """The same of transformers, eager or with its forward compiled and a static cache."""
-    import torch
-    from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
+class Transformers:
+    """The same of transformers: eager, or with its forward compiled and a static cache."""
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    ids = torch.tensor([prompt])
+    def __init__(self, folder: str, dtype, prompt: list[int], compiled: bool = False):
+        import torch
+        from transformers import AutoModelForCausalLM
 
-    @torch.no_grad()
-    def prefill() -> None:
-        model(ids, use_cache=True, logits_to_keep=1)
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+        self.ids = torch.tensor([prompt])
+        self.compiled = compiled
+        self.step = torch.compile(self.model.forward) if compiled else self.model.forward
+        self.weight_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        start = time.perf_counter()
+        self.prefill()
+        self.decode(4)
+        self.ready = time.perf_counter() - start
 
-    prefill()
-    prefill_s = median_seconds(prefill, 3)
+    def prefill(self) -> float:
+        """Seconds for the whole prompt (always eager: compiling it once more takes minutes)."""
+        import torch
 
-    @torch.no_grad()
-    def decode() -> float:
-        if compiled:
-            cache = StaticCache(config=model.config, max_cache_len=256)
-        else:
-            cache = DynamicCache(config=model.config)
-        out = step(ids[:, :16], past_key_values=cache, use_cache=True)
-        token = out.logits[:, -1:].argmax(-1)
-        position = torch.tensor([16])
-        step(
-            token,
-            past_key_values=cache,
-            use_cache=True,
-            **({"cache_position": position} if compiled else {}),
-        )
         begin = time.perf_counter()
-        for i in range(tokens):
-            extra = {"cache_position": position + 1 + i} if compiled else {}
-            out = step(token, past_key_values=cache, use_cache=True, **extra)
-            token = out.logits[:, -1:].argmax(-1)
-        return (time.perf_counter() - begin) / tokens
+        with torch.no_grad():
+            self.model(self.ids, use_cache=True, logits_to_keep=1)
+        return time.perf_counter() - begin
 
-    start = time.perf_counter()
-    step = torch.compile(model.forward) if compiled else model.forward
-    decode()
-    ready = time.perf_counter() - start
-    return {
-        "ready_s": ready if compiled else 0.0,
-        "prefill_tokens_per_s": len(prompt) / prefill_s,
-        "decode_tokens_per_s": 1 / statistics.median(decode() for _ in range(3)),
-    }
+    def decode(self, tokens: int) -> float:
+        """Seconds a token after a short prompt."""
+        import torch
+        from transformers import DynamicCache, StaticCache
+
+        if self.compiled:
+            cache = StaticCache(config=self.model.config, max_cache_len=256)
+        else:
+            cache = DynamicCache(config=self.model.config)
+        with torch.no_grad():
+            out = self.model(self.ids[:, :16], past_key_values=cache, use_cache=True)
+            for i in range(tokens + 2):
+                if i == 2:  # the first steps compile
+                    begin = time.perf_counter()
+                token = out.logits[:, -1:].argmax(-1)
+                at = {"cache_position": torch.tensor([16 + i])} if self.compiled else {}
+                out = self.step(token, past_key_values=cache, use_cache=True, **at)
+        return (time.perf_counter() - begin) / tokens
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure all systems in turn, round by round, and report medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--torch-compile", action="store_true", help="also torch.compile (minutes)")
     args = parser.parse_args()
 
     import torch
 
-    from tilewright.cli.demo_model import demo_path, saved_as_folder
-
     threads = len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
-    bandwidth = read_bandwidth(threads)
-    rng = np.random.default_rng(0)
-    prompt = rng.integers(10, 40000, 512).tolist()
-    rows: dict[str, dict] = {}
-    for dtype in ("bfloat16", "float32"):
-        rows[f"tilewright {dtype}"] = row = measure_ours(
-            str(demo_path()), dtype, prompt, args.tokens
-        )
-        row["share_of_bandwidth"] = row["decode_tokens_per_s"] * row["weight_bytes"] / bandwidth
+    prompt = np.random.default_rng(0).integers(10, 40000, 512).tolist()
+    systems: dict[str, Ours | Transformers] = {
+        f"tilewright {dtype}": Ours(dtype, prompt) for dtype in ("bfloat16", "float32")
+    }
     with tempfile.TemporaryDirectory() as folder:
         saved_as_folder(folder)
         for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-            rows[f"transformers eager {name}"] = measure_transformers(
-                folder, dtype, prompt, args.tokens, compiled=False
-            )
+            systems[f"transformers eager {name}"] = Transformers(folder, dtype, prompt)
         if args.torch_compile:
-            rows["torch.compile float32"] = measure_transformers(
-                folder, torch.float32, prompt, args.tokens, compiled=True
+            systems["torch.compile float32"] = Transformers(folder, torch.float32, prompt, True)
+    read = make_reader(threads)
+    rounds: dict[str, list[dict]] = {name: [] for name in systems}
+    for _ in range(args.rounds):
+        for name, system in systems.items():
+            before = read()
+            decode = system.decode(args.tokens)
+            bandwidth = (before + read()) / 2
+            rounds[name].append(
+                {
+                    "decode_s": decode,
+                    "bandwidth": bandwidth,
+                    "share": system.weight_bytes / decode / bandwidth,
+                    "prefill_s": system.prefill(),
+                }
             )
+    rows = {}
+    for name, system in systems.items():
+        middle = {key: statistics.median(r[key] for r in rounds[name]) for key in rounds[name][0]}
+        rows[name] = {
+            "decode_tokens_per_s": 1 / middle["decode_s"],
+            "share_of_bandwidth": middle["share"],
+            "prefill_tokens_per_s": len(prompt) / middle["prefill_s"],
+            "best_prefill_tokens_per_s": len(prompt) / min(r["prefill_s"] for r in rounds[name]),
+            "best_decode_tokens_per_s": 1 / min(r["decode_s"] for r in rounds[name]),
+            "ready_s": system.ready,
+            "rounds": rounds[name],
+        }
+    bandwidth = statistics.median(r["bandwidth"] for all_ in rounds.values() for r in all_)
     report = {
         "date": date.today().isoformat(),
         "command": " ".join(["python", *sys.argv]),
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": cpu_name(),
         "threads": threads,
+        "load_average": os.getloadavg(),
         "read_bandwidth_gb_s": bandwidth / 1e9,
         "rows": rows,
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"read bandwidth, {threads} threads: {bandwidth / 1e9:.1f} GB/s")
-    print(f"{'':28} {'decode tok/s':>13} {'of bandwidth':>13} {'prefill tok/s':>14} {'ready s':>8}")
+    print(f"read bandwidth, {threads} threads: {bandwidth / 1e9:.1f} GB/s, load {os.getloadavg()}")
+    print(f"{'':28} {'decode tok/s':>13} {'of bandwidth':>13} {'prefill tok/s':>14} {'best':>7}")
     for name, row in rows.items():
-        share = f"{row['share_of_bandwidth']:.0%}" if "share_of_bandwidth" in row else ""
         print(
-            f"{name:28} {row['decode_tokens_per_s']:13.1f} {share:>13}"
-            f" {row['prefill_tokens_per_s']:14.1f} {row['ready_s']:8.1f}"
+            f"{name:28} {row['decode_tokens_per_s']:13.1f} {row['share_of_bandwidth']:13.0%}"
+            f" {row['prefill_tokens_per_s']:14.1f} {row['best_prefill_tokens_per_s']:7.1f}"
         )
 
 

@@ -3,6 +3,9 @@
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line on `argv` (default: the process's) and exit with its code."""
-    from .app import run  # typer is loaded only when the command line is used
+    from .interruption import watched
 
-    run(argv)
+    with watched():
+        from .app import run  # typer is loaded only when the command line is used
+
+        run(argv)

@@ -140,7 +140,10 @@ def touch(path: Path) -> None:
 
 def remove(path: Path) -> None:
     """Forget an artifact: one that could not be read is built again."""
-    shutil.rmtree(path, ignore_errors=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def prune(max_bytes: int = MAX_BYTES) -> list[Path]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import options
+from . import interruption, options
 
 if TYPE_CHECKING:
     from ..runtime.sampling import SamplingParams
@@ -57,6 +57,7 @@ def answer_to(llm: "LLM", messages: list[dict], params: "SamplingParams") -> str
                 parts.append(delta)
                 print(delta, end="", flush=True)
         except KeyboardInterrupt:
+            interruption.forget()
             print(" ...", end="", flush=True)
     print()
     return "".join(parts)

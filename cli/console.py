@@ -10,6 +10,7 @@ from collections.abc import Callable
 import typer
 
 from ..ir.errors import TilewrightError
+from . import interruption
 
 _debug = False
 MAX_COLUMNS, MAX_LINES = 600, 60  # of an error that is printed without --debug
@@ -36,7 +37,7 @@ def verb(function: Callable) -> Callable:
         except TilewrightError as error:
             _fail(f"{_red(error.kind)}: {_one_screen(str(error))}", 1)
         except KeyboardInterrupt:
-            _fail("\ninterrupted", 130)
+            _fail_interrupted()
         except BrokenPipeError:
             # Python flushes stdout once more at exit; give it somewhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,7 +57,17 @@ def verb(function: Callable) -> Callable:
     return wrapped
 
 
+def _fail_interrupted() -> None:
+    if _debug:
+        traceback.print_exc()
+    sys.stdout.flush()
+    interruption.say()
+    raise typer.Exit(interruption.CODE) from None
+
+
 def _fail(text: str, code: int) -> None:
+    if interruption.came():  # and something else than KeyboardInterrupt came of it
+        _fail_interrupted()
     if _debug:
         traceback.print_exc()
     sys.stdout.flush()

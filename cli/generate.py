@@ -43,14 +43,18 @@ def generate(
     params = sampling(max_tokens, temperature, top_k, top_p, seed, stop)
     llm = open_llm(model, quiet=quiet, dtype=dtype, target=target)
     if as_json:
-        results = [_as_data(result) for result in _complete(llm, texts, chat, params)]
-        print_json({"model": model, "results": results, "stats": speed(llm)})
+        results = _complete(llm, texts, chat, params)
+        data = [_as_data(result) for result in results]
+        print_json({"model": model, "results": data, "stats": speed(llm)})
+        _raise_failed(results)
         return
     if len(texts) == 1:
         _stream(llm, texts[0], chat, params)
     else:
-        for text, result in zip(texts, _complete(llm, texts, chat, params)):
+        results = _complete(llm, texts, chat, params)
+        for text, result in zip(texts, results):
             print(f"--- {text}\n{result.outputs[0].text.strip()}\n")
+        _raise_failed(results)
     if not quiet:
         print(speed_line(llm), file=sys.stderr)
 
@@ -80,6 +84,14 @@ def _complete(
     return llm.generate(texts, params)
 
 
+def _raise_failed(results: "list[RequestOutput]") -> None:
+    """The first error of a prompt, once what the others gave is printed."""
+    for result in results:
+        error = result.outputs[0].error
+        if error is not None:
+            raise error
+
+
 def _stream(llm: "LLM", text: str, chat: bool, params: "SamplingParams") -> None:
     if chat:
         stream = llm.stream_chat([{"role": "user", "content": text}], params)
@@ -99,4 +111,5 @@ def _as_data(result: "RequestOutput") -> dict:
         "text": output.text,
         "token_ids": list(output.token_ids),
         "finish_reason": output.finish_reason,
+        "error": None if output.error is None else str(output.error),
     }

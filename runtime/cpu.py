@@ -5,6 +5,7 @@ library says of itself.
 """
 
 import ctypes
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -82,6 +83,18 @@ def _first_line(path: str) -> str:
             return file.readline().strip()
     except OSError:  # no such control group: no limit
         return ""
+
+
+def host_array(shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:
+    """A NumPy array, not filled. OutOfMemory when it is larger than the memory there is."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    available = available_bytes() if nbytes >= CHECK_BYTES else nbytes
+    if nbytes > available:
+        raise _no_memory(nbytes, what, available)
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:  # ValueError: more than an address can count
+        raise _no_memory(nbytes, what, available_bytes()) from error
 
 
 class HostMemory:

@@ -20,6 +20,7 @@ from ..ir.types import DType
 from .array import Array
 from .binding import Binding, Sizes
 from .check_program import check_program
+from .cpu import host_array
 from .device import Device, Launch, Memory, Plan
 from .dlpack import CPU, View, view_of
 from .profile import Profile, StepProfile
@@ -197,7 +198,8 @@ class Executable:
     def new_array(self, buffer: Buffer, shape: tuple[int, ...]) -> Array:
         """An array for the content of `buffer`, not filled."""
         if self.device.dlpack_device == CPU:
-            return Array(shape, buffer.type.dtype, np.empty(shape, buffer.type.dtype.numpy))
+            host = host_array(shape, buffer.type.dtype.numpy, f"output {buffer.name}")
+            return Array(shape, buffer.type.dtype, host)
         memory = self.device.allocate(_nbytes(shape, buffer), f"output {buffer.name}")
         return Array(shape, buffer.type.dtype, device=self.device, memory=memory)
 

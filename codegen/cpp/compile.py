@@ -184,6 +184,8 @@ class _Runner:
                 text=True,
                 errors="replace",
                 start_new_session=True,
+                # its own temporary files go with the folder when it is ended in the middle
+                env={**os.environ, "TMPDIR": str(self.folder)},
             )
         except OSError as error:
             raise BuildError(
