@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TextIO
 
 CODE = 130
 _came = False  # since the process began, or since somebody took care of it
@@ -29,12 +30,12 @@ def forget() -> None:
     _came = False
 
 
-def say() -> None:
-    """Tell the user, once."""
+def say(stream: TextIO | None = None) -> None:
+    """Tell the user, once; on standard error unless another stream is given."""
     global _is_said
     if not _is_said:
         _is_said = True
-        print("\ninterrupted", file=sys.stderr, flush=True)
+        print("\ninterrupted", file=stream or sys.stderr, flush=True)
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _leave() -> None:
-    say()
+    say(sys.__stderr__)  # the other may be caught by somebody at this moment
     sys.stdout.flush()
     # the interpreter's own exit would end in the signal where one came inside an `exec`
     os._exit(CODE)

@@ -33,7 +33,7 @@ def byte_tokenizer():
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """A Llama of two layers with random weights, its context 1024 tokens, saved with a tokenizer."""
+    """A Llama of two layers with random weights and a context of 1024 tokens, and a tokenizer."""
     path = tmp_path_factory.mktemp("models") / "tiny"
     tiny.make("llama").save_pretrained(path)
     byte_tokenizer().save_pretrained(path)

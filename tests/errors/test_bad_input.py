@@ -13,8 +13,9 @@ import time
 
 import numpy as np
 import pytest
-import tilewright
 import torch
+
+import tilewright
 from tilewright.cli import cache
 from tilewright.frontend.checkpoint import open_checkpoint
 from tilewright.frontend.huggingface import capture_causal_lm
@@ -343,9 +344,9 @@ def test_a_library_that_does_not_load_is_not_kept(folder, tmp_path, monkeypatch)
     from tilewright.codegen.cpp import backend
 
     monkeypatch.setattr(backend, "compile_library", lambda *_: b"no library")
-    with switches.switches(cache=tmp_path):
-        with pytest.raises(tilewright.DeviceError, match="shared library does not load"):
-            tilewright.LLM(folder, target="cpu")
+    refused = pytest.raises(tilewright.DeviceError, match="shared library does not load")
+    with switches.switches(cache=tmp_path), refused:
+        tilewright.LLM(folder, target="cpu")
     assert entries(tmp_path) == []
 
 
