@@ -274,10 +274,12 @@ def get_model(request: Request, progress: Progress) -> Built:
     if found is not None:
         return Built(found, was_cached=True)
     artifact = build_model(request, progress)
-    is_kept = cache.store(kept, artifact)
+    if not cache.store(kept, artifact):
+        return Built(artifact, was_cached=False)
+    # read back through the memory map, once the traced module and the checkpoint are gone
+    del artifact
     release_memory()
-    # read back through the memory map: weights are never twice in memory
-    return Built(load_artifact(kept) if is_kept else artifact, was_cached=False)
+    return Built(load_artifact(kept), was_cached=False)
 
 
 def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:

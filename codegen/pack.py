@@ -15,6 +15,7 @@ from ..ir.target import Target
 from ..ir.types import DType, bf16, f16, f32
 
 PANEL = 32
+_STEP = 64  # panels packed at a time
 MIN_PANEL_ROWS = 24  # below this, padding to 32 rows costs more than reading in order gains
 
 
@@ -50,7 +51,9 @@ def pack(layout: str, array: np.ndarray) -> np.ndarray:
     for source, target in zip(array.reshape(-1, n, k), out, strict=True):
         full = n // PANEL
         rows = source[: full * PANEL].reshape(full, PANEL, k)
-        target[:full] = rows[:, lanes].transpose(0, 2, 1)
+        for at in range(0, full, _STEP):  # in steps: the copy in another order is a temporary
+            stop = min(at + _STEP, full)
+            target[at:stop] = rows[at:stop, lanes].transpose(0, 2, 1)
         if full != panels:
             last = np.zeros((PANEL, k), array.dtype)
             last[: n - full * PANEL] = source[full * PANEL :]

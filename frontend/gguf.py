@@ -8,6 +8,7 @@ import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ VERSIONS = (2, 3)  # version 1 counted in 32 bits; no tool writes it any more
 MAX_TENSOR_DIMS = 4  # GGML_MAX_DIMS
 MAX_ARRAY_DEPTH = 4  # arrays of arrays are legal; deeper nesting only occurs in crafted files
 DEFAULT_ALIGNMENT = 32
+UNPACK_ELEMENTS = 1 << 20  # unpacked at a time
 
 # metadata value types by their number in the file; 8 is a string, 9 an array
 _SCALARS = {
@@ -363,9 +365,15 @@ def _unpack_blocks(tensor: GGUFTensor, raw: np.ndarray, path: Path) -> np.ndarra
     from gguf.quants import dequantize
 
     unpack: Callable[..., np.ndarray] = dequantize
-    rows = raw.reshape(*tensor.shape[:-1], -1)
+    kind = GGMLQuantizationType[tensor.kind]
+    rows = raw.reshape(prod(tensor.shape[:-1]), -1)
+    result = np.empty((len(rows), tensor.shape[-1]), np.float32)
+    # in steps: unpacking takes several times the memory of what it gives
+    step = max(1, UNPACK_ELEMENTS // max(1, tensor.shape[-1]))
     try:
-        return unpack(rows, GGMLQuantizationType[tensor.kind]).reshape(tensor.shape)
+        for at in range(0, len(rows), step):
+            result[at : at + step] = unpack(rows[at : at + step], kind)
+        return result.reshape(tensor.shape)
     except NotImplementedError:
         raise CheckpointError(
             f"blocks of type {tensor.kind} cannot be unpacked",
