@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..ir import switches
-from ..ir.errors import CheckpointError
+from ..ir.errors import ArtifactError, CheckpointError
 
 if TYPE_CHECKING:
     from ..runtime.artifact import Artifact
@@ -119,11 +119,10 @@ def store(path: Path, artifact: "Artifact") -> bool:
                 raise
         finally:
             remove(new)
-    except OSError as error:
+    except (OSError, ArtifactError) as error:
         logging.getLogger("tilewright.cache").warning(
-            "the compiled model is not kept, and will be compiled again next time: %s: %s",
-            error.filename or path,
-            error.strerror or error,
+            "the compiled model is not kept, and will be compiled again next time: %s",
+            error.facts if isinstance(error, ArtifactError) else error,
         )
         return False
     prune()

@@ -169,11 +169,13 @@ def _lower_scan(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]) -
     value = Select(r, index[axis] + 1, element, Const(0, element.dtype), element.dtype)
     ref = Ref("red0", dtype)
     inliner.bound[node.results[0]] = lambda at: ref
-    (output,) = outputs
-    source, views = trailing_views(inliner, output)
-    stored = inliner.element(source, index)
-    at = forward_index(inliner, views, source, index)
-    store = Store(inliner.param(output, is_written=True), linearize(at, output.shape), stored)
+    stores = []
+    for output in outputs:  # the sums themselves, or views of them
+        source, views = trailing_views(inliner, output)
+        stored = inliner.element(source, index)
+        at = forward_index(inliner, views, source, index)
+        number = inliner.param(output, is_written=True)
+        stores.append(Store(number, linearize(at, output.shape), stored))
     rows = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape) if d != 1)
     phase = (Reduction("red0", "sum", value, dtype),)
-    return Reduce(rows, Axis("_r", x.shape[axis]), (phase,), (store,), ())
+    return Reduce(rows, Axis("_r", x.shape[axis]), (phase,), tuple(stores), ())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..ir.dim import Dim, symbol
-from ..ir.errors import TilewrightError, UnsupportedModel
+from ..ir.errors import DimError, TilewrightError, UnsupportedModel
 from ..ir.graph import Graph
 from ..ir.types import DType
 from . import attention_hook
@@ -79,6 +79,13 @@ def capture_causal_lm(model: Any, *, tokenizer: Any = None, dtype: DType | None 
         eos = _module_eos(module)
     try:
         imported, attention, notes = _capture(module)
+    except DimError as error:
+        raise UnsupportedModel(
+            "the model does not take any number of tokens",
+            where=type(module).__name__,
+            facts=f"{error.what}: {error.facts}",
+            fix="compile the module itself with tilewright.compile, for a fixed number",
+        ) from error
     except TilewrightError:
         raise
     except Exception as error:
@@ -111,6 +118,14 @@ def _check_module(model: Any) -> Any:
             fix="give a path or a transformers module; other modules go to tilewright.compile",
         )
     check_causal_lm(model.config, type(model).__name__)
+    without = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if without:
+        raise UnsupportedModel(
+            "the module has no weights",
+            where=type(model).__name__,
+            facts=f"{len(without)} parameters are on the meta device, the first is {without[0]}",
+            fix="load it with weights: from_pretrained(folder) on the CPU",
+        )
     if model.get_output_embeddings() is None:
         raise UnsupportedModel(
             "not a causal language model",

@@ -42,6 +42,17 @@ ASSERTIONS = frozenset(
     )
 ) | {"aten._assert_async.msg"}
 
+# torch lets axis 0 of a number be named, our ops do not: they are given a vector of one element
+OF_NUMBERS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("softmax.int", "_softmax.default", "log_softmax.int", "_log_softmax.default"),
+        *("logsumexp.default", "argmax.default", "argmin.default", "max.dim", "min.dim"),
+        *("cumsum.default", "flip.default", "transpose.int", "index_select.default"),
+        *("gather.default", "var.dim", "var.correction", "std.dim", "std.correction"),
+    )
+)
+
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
@@ -221,11 +232,18 @@ class Importer:
         if poisoned:
             return _POISON
         call = Call(self.builder, self, node)
+        is_number = name in OF_NUMBERS and isinstance(args[0], Value) and args[0].type.rank == 0
+        if is_number:
+            args = [call.reshape(x, (1,)) if isinstance(x, Value) else x for x in args]
         try:
             with self.builder.at(location(node, self.strip)):
                 result = HANDLERS[name](
                     call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()}
                 )
+                if is_number:
+                    many = isinstance(result, tuple | list)
+                    numbers = [call.reshape(x, ()) for x in (result if many else [result])]
+                    result = tuple(numbers) if many else numbers[0]
         except Declined as reason:
             return self._miss(node, name, str(reason))
         except ShapeError as error:

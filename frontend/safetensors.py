@@ -117,6 +117,13 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; `CheckpointError` names line and column when it is damaged."""
     try:
         value = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise CheckpointError(
+            "a file of the checkpoint cannot be read",
+            where=str(path),
+            facts=str(error.strerror),
+            fix="copy it from where the weights are from",
+        ) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
             "malformed JSON", where=str(path), facts=str(error), fix="copy the file again"

@@ -216,7 +216,21 @@ def new_storage(path: Path) -> Iterator[Writer]:
     A path that ends in .zip becomes a zip. An artifact that is there already is replaced; anything
     else that is there is left alone, and an ArtifactError.
     """
-    _check_replaceable(path)
+    try:
+        _check_replaceable(path)
+        with _new_files(path) as writer:
+            yield writer
+    except OSError as error:
+        raise ArtifactError(
+            "the artifact cannot be written",
+            where=str(path),
+            facts=f"{error.filename or path.parent}: {error.strerror or error}",
+            fix="choose a folder that can be written, with room enough",
+        ) from error
+
+
+@contextmanager
+def _new_files(path: Path) -> Iterator[Writer]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:

@@ -1,6 +1,6 @@
 """Element expressions as C++ statements, each placed in the outermost loop where it is known."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...ir.dim import Dim, symbols_of
@@ -157,12 +157,20 @@ class Scope:
                 out.add(dep)
         return frozenset(out)
 
-    def _level_for(self, needs: frozenset[str]) -> Level:
-        # the outermost block that knows all of it, but never out of a branch
+    def _level_for(self, element: Element, operands: Sequence[Element] = ()) -> Level:
+        # the outermost block that knows all of it, but never out of a branch, nor out of the block
+        # of an operand: that of a Select stays where the Select was met
+        needs = self.needs(element)
+        least = max(map(self._home, operands), default=0)
         at = len(self.levels) - 1
-        while at and self.levels[at].hoists and needs <= self.levels[at - 1].known:
+        while at > least and self.levels[at].hoists and needs <= self.levels[at - 1].known:
             at -= 1
         return self.levels[at]
+
+    def _home(self, element: Element) -> int:
+        """The block in which an element that was emitted has its variable; 0 where it has none."""
+        number = self.numbering.number(self.decided(element))
+        return next((i for i, level in enumerate(self.levels) if number in level.names), 0)
 
     # ---- elements ----
 
@@ -180,7 +188,7 @@ class Scope:
         if isinstance(element, Select):
             return self._select(element, number)
         text = self._expression(element)
-        level = self._level_for(self.needs(element))
+        level = self._level_for(element, _operands(element))
         variable = self.fresh()
         level.lines.append(f"const {value_type(element.dtype)} {variable} = {text};")
         level.names[number] = variable
@@ -227,7 +235,7 @@ class Scope:
         if any(key in level.indirect for level in self.levels):
             return
         value = self.emit(element)
-        level = self._level_for(self.needs(element))
+        level = self._level_for(element, [element])
         level.lines.append(f"const int64_t {dims.name(name)} = (int64_t){value};")
         level.indirect[key] = name
 
@@ -262,6 +270,18 @@ class Scope:
     def dtype_of(self, element: Element) -> DType:
         """The dtype of an element's value."""
         return self.decided(element).dtype
+
+
+def _operands(e: Element) -> Sequence[Element]:
+    """Elements whose variables the expression of `e` names."""
+    match e:
+        case Apply():
+            return e.args
+        case Cast():
+            return (e.arg,)
+        case Load():
+            return tuple(inner for _, inner in e.indirect)
+    return ()
 
 
 def widen(text: str, dtype: DType) -> str:

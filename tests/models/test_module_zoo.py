@@ -325,6 +325,15 @@ def broadcasts(a, b, c, d):
     )
 
 
+@case(())
+def numbers(x):
+    return (
+        *(x.sum(0), x.max(0), x.argmax(-1), x.softmax(0), x.log_softmax(0), x.cumsum(0)),
+        *(x.logsumexp(0), x.flip(0), x.transpose(0, 0), x.index_select(0, torch.tensor([0]))),
+        *(x.unsqueeze(0).expand(4), x * 2, x.exp(), x.reshape(1, 1)),
+    )
+
+
 @case((4, 6))
 def in_place(x):
     y = x.clone()
