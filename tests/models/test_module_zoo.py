@@ -308,6 +308,20 @@ def joins(a, b):
     )
 
 
+@case((3, 4))
+def many_pieces(x):
+    """More pieces than a loop is cut for, and in the last one a choice outside the loop's axis."""
+    column = torch.cat([x[:1] * 3, x[1:]])[:, :1]
+    parts = [x + k for k in range(4)]
+    return torch.cat([*parts, (column * 2).expand(-1, 3)], 1)
+
+
+@case((2, 4, 6))
+def running_sums_and_their_views(x):
+    sums = x.cumsum(2)
+    return sums, sums.transpose(0, 1).reshape(8, 6), x.cumsum(0).flatten()
+
+
 @case((6, 4), torch.tensor([0, 3, 5, 2]), torch.tensor([0, -1, -6, 2]), ints(0, 4, 6, 2))
 def indices(x, i, negative, columns):
     return (

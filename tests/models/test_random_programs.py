@@ -10,13 +10,16 @@ from torch import nn
 import tilewright
 
 SHAPES = [(2, 3, 4), (3, 4), (2, 4, 6), (5,), (4, 6), (2, 1, 4), (1, 5), (3, 5), (2, 3, 8), (4, 1)]
+SEEDS = range(2000, 10_000, 1000)  # of the slow run
 PROGRAMS = 8  # in one module, as starting the C++ compiler costs more than a program
 
 UNARY = (
     *(torch.tanh, torch.sigmoid, F.relu, F.gelu, F.silu, torch.abs, torch.neg, torch.cos),
-    *(torch.floor, lambda x: x.clamp(-1, 1), lambda x: x * x, lambda x: torch.exp(-x.abs())),
-    *(lambda x: (x.abs() + 1).sqrt(), lambda x: x // 0.7, lambda x: x % 1.3),
+    *(lambda x: x.clamp(-1, 1), lambda x: x * x, lambda x: torch.exp(-x.abs())),
+    *(lambda x: (x.abs() + 1).sqrt(), lambda x: x * torch.sigmoid(x)),
 )
+# a last bit decides what these give, so they are given exact values only: the inputs
+JUMPS = ("where", "fill", "argmax", "cast")
 BINARY = (torch.add, torch.sub, torch.mul, torch.maximum)
 REDUCE = (torch.sum, torch.mean, torch.amax)
 
@@ -74,7 +77,9 @@ class Program(nn.Module):
         pool = list(self.inputs)
         while len(self.chain) < 8:
             i, j = (rng.randrange(max(0, len(pool) - 4), len(pool)) for _ in range(2))
-            function = rng.choice(list(steps(rng, pool[i], pool[j]).values()))
+            name, function = rng.choice(list(steps(rng, pool[i], pool[j]).items()))
+            if name in JUMPS and i >= len(self.inputs):
+                continue
             try:
                 value = function(pool[i], pool[j])
             except (RuntimeError, IndexError):
@@ -99,7 +104,9 @@ class Programs(nn.Module):
         return [part(*inputs[2 * i : 2 * i + 2]) for i, part in enumerate(self.parts)]
 
 
-@pytest.mark.parametrize("seed", [0, 1000, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [0, 1000, *(pytest.param(s, marks=pytest.mark.slow) for s in SEEDS)]
+)
 def test_chains_give_what_eager_gives(seed):
     module = Programs(seed).eval()
     inputs = [x for part in module.parts for x in part.inputs]
