@@ -9,26 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import types
 from ..ir.errors import CheckpointError
+from ..ir.types import SAFETENSORS
 from .weights import LazyArray
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own bound
-
-_DTYPES = {
-    "F64": types.f64,
-    "F32": types.f32,
-    "F16": types.f16,
-    "BF16": types.bf16,
-    "F8_E4M3": types.f8e4m3,
-    "F8_E5M2": types.f8e5m2,
-    "I64": types.i64,
-    "I32": types.i32,
-    "I16": types.i16,
-    "I8": types.i8,
-    "U8": types.u8,
-    "BOOL": types.bool_,
-}
 
 
 def read_safetensors(path: Path) -> dict[str, LazyArray]:
@@ -185,13 +170,13 @@ class _Header:
             raise _damaged(self.path, f"the entry of {name!r} is {entry!r}") from None
         if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
             raise _damaged(self.path, f"the entry of {name!r} is {entry!r}")
-        if kind not in _DTYPES:
+        if kind not in SAFETENSORS:
             raise CheckpointError(
                 f"weights of dtype {kind} are not read",
                 where=f"{self.path}, {name!r}",
-                facts=f"dtypes read: {', '.join(_DTYPES)}",
+                facts=f"dtypes read: {', '.join(SAFETENSORS)}",
             )
-        dtype = _DTYPES[kind]
+        dtype = SAFETENSORS[kind]
         expected = dtype.nbytes
         for extent in shape:
             expected *= extent

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from .errors import UnsupportedOp
 from .types import TensorType
 
@@ -158,8 +156,3 @@ def normalize_axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise TypeError(f"axis {axis} of a value of rank {rank}")
     return axis % rank
-
-
-def as_array(value: Any) -> np.ndarray:
-    """A NumPy array of whatever a reference returned."""
-    return np.asarray(value)

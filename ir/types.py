@@ -56,6 +56,21 @@ u8 = _dtype("u8", 8, "uint", np.uint8)
 bool_ = _dtype("bool", 8, "bool", np.bool_)
 
 DTYPES = {t.name: t for t in (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u8, bool_)}
+# how the safetensors format spells them
+SAFETENSORS = {
+    "F64": f64,
+    "F32": f32,
+    "F16": f16,
+    "BF16": bf16,
+    "F8_E4M3": f8e4m3,
+    "F8_E5M2": f8e5m2,
+    "I64": i64,
+    "I32": i32,
+    "I16": i16,
+    "I8": i8,
+    "U8": u8,
+    "BOOL": bool_,
+}
 _BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
 
 

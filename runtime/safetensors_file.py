@@ -11,28 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..ir import types
 from ..ir.errors import ArtifactError
 from ..ir.program import ALIGNMENT
-from ..ir.types import DType, dtype_of
+from ..ir.types import SAFETENSORS, DType, dtype_of
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own bound
 PAD = "__pad_"
-_NAMES = {
-    "F64": types.f64,
-    "F32": types.f32,
-    "F16": types.f16,
-    "BF16": types.bf16,
-    "F8_E4M3": types.f8e4m3,
-    "F8_E5M2": types.f8e5m2,
-    "I64": types.i64,
-    "I32": types.i32,
-    "I16": types.i16,
-    "I8": types.i8,
-    "U8": types.u8,
-    "BOOL": types.bool_,
-}
-_OF = {dtype: name for name, dtype in _NAMES.items()}
+_OF = {dtype: name for name, dtype in SAFETENSORS.items()}
 
 
 class _Sink(Protocol):
@@ -120,11 +105,11 @@ def _entry(dtype: str, shape: tuple[int, ...], begin: int, end: int) -> dict[str
 
 
 def _read_entry(name: str, entry: Any, where: str) -> tuple[DType, tuple[int, ...], int, int]:
-    if isinstance(entry, dict) and entry.get("dtype") in _NAMES:
+    if isinstance(entry, dict) and entry.get("dtype") in SAFETENSORS:
         shape: Any = entry.get("shape")
         offsets: Any = entry.get("data_offsets")
         if _are_counts(shape) and _are_counts(offsets) and len(offsets) == 2 and len(shape) <= 64:
-            return _NAMES[entry["dtype"]], tuple(shape), *offsets
+            return SAFETENSORS[entry["dtype"]], tuple(shape), *offsets
     raise _damaged(where, f"the entry of {name[:100]} is {str(entry)[:200]}")
 
 
