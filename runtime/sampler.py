@@ -59,8 +59,8 @@ def not_numbers(logits: np.ndarray, sequence: Sequence) -> RequestError:
     )
 
 
-# u is between 2**-25 and 1 - 2**-25, so the noise between -2.9 and 17.4: a token whose scaled logit
-# is further than this below the best one cannot win, and needs no noise
+# u is between 2**-25 and 1 - 2**-25, so the noise between -2.9 and 17.4: a token whose logit is
+# further than this, times the temperature, below the best one cannot win, and needs no noise
 NOISE_SPAN = 21.0
 
 
@@ -68,38 +68,38 @@ def draw(logits: np.ndarray, params: SamplingParams, seed: int, step: int) -> in
     """One token from softmax(logits / temperature), cut to top_k, top_p and min_p."""
     if params.temperature == 0:
         return int(np.argmax(logits))
-    # the division is made in float32 and all after it in float64, as the op's reference does
-    scaled = logits / np.float32(params.temperature)
-    least = scaled.max() - np.float32(NOISE_SPAN)
-    if 0 < params.top_k < len(scaled):
-        kth = len(scaled) - params.top_k
-        least = max(least, np.partition(scaled, kth)[kth])
+    # float32 parameters and float64 arithmetic, as in the op's reference
+    heat = np.float64(np.float32(params.temperature))
+    least = np.float64(logits.max()) - NOISE_SPAN * heat
+    if 0 < params.top_k < len(logits):
+        kth = len(logits) - params.top_k
+        least = max(least, np.partition(logits, kth)[kth])
     if params.top_p < 1 or params.min_p > 0:
-        least = max(least, _tail(scaled, params))
-    keep = np.flatnonzero(scaled >= least)
+        least = max(least, _tail(logits, params, heat))
+    keep = np.flatnonzero(logits >= least)
     noise = gumbel(seed, step, keep.astype(np.uint32))
-    return int(keep[np.argmax(scaled[keep].astype(np.float64) + noise)])
+    return int(keep[np.argmax(logits[keep].astype(np.float64) + heat * noise)])
 
 
-def _tail(scaled: np.ndarray, params: SamplingParams) -> np.float32:
-    """The least scaled logit that top_p and min_p keep, of those that top_k keeps."""
-    top = scaled.max()
-    weights = np.exp(scaled.astype(np.float64) - np.float64(top))
-    if 0 < params.top_k < len(scaled):
-        kth = len(scaled) - params.top_k
-        weights[scaled < np.partition(scaled, kth)[kth]] = 0
+def _tail(logits: np.ndarray, params: SamplingParams, heat: np.float64) -> np.float32:
+    """The least logit that top_p and min_p keep, of those that top_k keeps."""
+    below = logits.astype(np.float64) - np.float64(logits.max())
+    weights = np.exp(below / heat) if heat > 0 else (below == 0).astype(np.float64)
+    if 0 < params.top_k < len(logits):
+        kth = len(logits) - params.top_k
+        weights[logits < np.partition(logits, kth)[kth]] = 0
     least = np.float32(-np.inf)
     if params.min_p > 0:
-        least = scaled[weights >= params.min_p].min()
+        least = logits[weights >= params.min_p].min()
     if params.top_p < 1:
         wanted = np.float32(params.top_p) * weights.sum()
         kept = np.flatnonzero(weights)
-        least = max(least, _nucleus(scaled[kept], weights[kept], wanted))
+        least = max(least, _nucleus(logits[kept], weights[kept], wanted))
     return least
 
 
-def _nucleus(scaled: np.ndarray, weights: np.ndarray, wanted: np.float64) -> np.float32:
-    """The scaled logit at which the likeliest tokens' weights first add up to `wanted`."""
+def _nucleus(logits: np.ndarray, weights: np.ndarray, wanted: np.float64) -> np.float32:
+    """The logit at which the likeliest tokens' weights first add up to `wanted`."""
     size = len(weights)
     count = min(size, 256)
     while True:  # few tokens suffice but for flat distributions: sort no more than it takes
@@ -109,7 +109,7 @@ def _nucleus(scaled: np.ndarray, weights: np.ndarray, wanted: np.float64) -> np.
         reached = np.cumsum(weights[order]) >= wanted
         if reached.any() or count == size:
             # by a rounding error it may not be reached: then the first, as in the reference
-            return scaled[order[np.argmax(reached)]]
+            return logits[order[np.argmax(reached)]]
         count = min(size, 8 * count)
 
 

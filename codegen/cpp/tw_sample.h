@@ -51,28 +51,25 @@ TW_INLINE bool tw_too_small(double wanted, double v) {
     return wanted > -(double)e * 0.6931471805599454 + 1e-9;
 }
 
-// `scaled` and `heap` have room for `vocab` elements.
+// `x` and `heap` have room for `vocab` elements. In f64 the inverse of no f32 overflows.
 static int32_t tw_sample_row(const float* logits, int64_t vocab, float temperature, int32_t top_k,
-                             float top_p, int64_t seed, int64_t step, double* scaled,
-                             double* heap) {
-    if (temperature == 0) {
-        for (int64_t i = 0; i < vocab; ++i) scaled[i] = logits[i];
-        return (int32_t)tw_argmax(scaled, vocab);
-    }
-    for (int64_t i = 0; i < vocab; ++i) scaled[i] = logits[i] / temperature;
+                             float top_p, int64_t seed, int64_t step, double* x, double* heap) {
+    for (int64_t i = 0; i < vocab; ++i) x[i] = logits[i];
+    if (temperature == 0) return (int32_t)tw_argmax(x, vocab);
+    double heat = temperature, inverse = 1.0 / heat;
     double least = -__builtin_inf();
     if (top_k > 0 && top_k < vocab) {
         int64_t left = vocab;
-        for (int64_t i = 0; i < vocab; ++i) heap[i] = scaled[i];
+        for (int64_t i = 0; i < vocab; ++i) heap[i] = x[i];
         tw_heapify(heap, left);
         for (int32_t i = 0; i < top_k; ++i) least = tw_pop(heap, &left);
     }
-    double least_weight = -1, highest = scaled[tw_argmax(scaled, vocab)];
+    double least_weight = -1, highest = x[tw_argmax(x, vocab)];
     if (top_p < 1) {
         double total = 0, reached = 0;
         int64_t kept = 0;
         for (int64_t i = 0; i < vocab; ++i)
-            if (scaled[i] >= least) total += heap[kept++] = __builtin_exp(scaled[i] - highest);
+            if (x[i] >= least) total += heap[kept++] = __builtin_exp((x[i] - highest) / heat);
         tw_heapify(heap, kept);
         do reached += least_weight = tw_pop(heap, &kept);
         while (kept && reached < (double)top_p * total);
@@ -83,12 +80,12 @@ static int32_t tw_sample_row(const float* logits, int64_t vocab, float temperatu
     int64_t best = -1;
     double best_value = -__builtin_inf();
     for (int64_t i = 0; i < vocab; ++i) {
-        if (!(scaled[i] >= least)) continue;
-        if (top_p < 1 && __builtin_exp(scaled[i] - highest) < least_weight) continue;
+        if (!(x[i] >= least)) continue;
+        if (top_p < 1 && __builtin_exp((x[i] - highest) / heat) < least_weight) continue;
         uint32_t bits = tw_mix(tw_mix((uint32_t)i ^ key) + key);
         double u = ((double)(bits >> 8) + 0.5) / 16777216.0;
-        if (best >= 0 && tw_too_small(best_value - scaled[i], 1.0 - u)) continue;
-        double value = scaled[i] - __builtin_log(-__builtin_log(u));
+        if (best >= 0 && tw_too_small((best_value - x[i]) * inverse, 1.0 - u)) continue;
+        double value = x[i] - heat * __builtin_log(-__builtin_log(u));
         if (best < 0 || value > best_value) {
             best = i;
             best_value = value;

@@ -124,13 +124,13 @@ start = row.to(tl.int64) * {part.vocab}
 temperature = tl.load(p{part.temperature} + row)
 top_k = tl.load(p{part.top_k} + row)
 top_p = tl.load(p{part.top_p} + row)
-is_greedy = temperature == 0.0
-heat = tl.where(is_greedy, 1.0, temperature)
+# divides what is not greedy; 0 / heat must be 0 for a temperature that counts as 0 in a division
+heat = tl.maximum(temperature, 1e-30)
 has_k = (top_k > 0) & (top_k < {part.vocab}) & (temperature != 0.0)
 has_p = (top_p < 1.0) & (temperature != 0.0)""")
 
     def draw_piece(self, schedule: SampleSplit) -> None:
-        """The first largest of logit / temperature + noise in one piece of the row."""
+        """The first largest of logit + temperature * noise in one piece of the row."""
         part = self.part
         self.lines(f"""
 seed = tl.load(p{part.seed} + row)
@@ -141,9 +141,8 @@ key = mix(key ^ step.to(tl.uint32))
 piece = tl.program_id(1)
 index = piece * {schedule.piece} + tl.arange(0, {schedule.piece})
 inside = index < {part.vocab}
-x = tl.load(p{part.logits} + start + index, mask=inside, other=float("-inf")) / heat
-noisy = tl.where(is_greedy, x, x + gumbel(index, key))
-rank = tl.where(inside, order_key(noisy), -2147483648)
+x = tl.load(p{part.logits} + start + index, mask=inside, other=float("-inf"))
+rank = tl.where(inside, order_key(x + temperature * gumbel(index, key)), -2147483648)
 top = tl.max(rank, axis=0)
 first = tl.min(tl.where(inside & (rank == top), index, 2147483647), axis=0)
 tl.store(p{self.best} + row * {schedule.pieces} + piece, top)

@@ -14,8 +14,10 @@ def sample(logits, temperature, top_k, top_p, seed, step):
     (how many tokens the sequence has so far): [R] each -> i32 [R]. Temperature 0 is argmax, the
     first of equals. Kept are the tokens whose logit reaches the k-th largest, then of those the
     smallest set of likeliest ones whose probability reaches top_p; ties at the cut are kept. The
-    draw is the Gumbel-max trick: argmax(logit / temperature + gumbel(seed, step, token)), so a
-    row's choice depends on nothing but its own logits and parameters.
+    draw is the Gumbel-max trick: argmax(logit + temperature * gumbel(seed, step, token)), so a
+    row's choice depends on nothing but its own logits and parameters. Multiplied so, and not as
+    logit / temperature + gumbel, nothing overflows at any temperature: as it goes to 0 the choice
+    becomes the likeliest token. Probabilities are of (logit - largest logit) / temperature.
     """
     rows = logits.shape[0]
     expected = {"temperature": f32, "top_k": i32, "top_p": f32, "seed": i64, "step": i64}
@@ -39,17 +41,17 @@ def _(logits, temperature, top_k, top_p, seed, step):
 def _sample_row(logits, temperature, top_k, top_p, seed, step) -> int:
     if temperature == 0:
         return int(np.argmax(logits))
-    scaled = (logits / temperature).astype(np.float64)
+    logits, temperature = logits.astype(np.float64), np.float64(temperature)
     keep = np.ones(len(logits), bool)
     if 0 < top_k < len(logits):
-        keep = scaled >= np.partition(scaled, -top_k)[-top_k]
+        keep = logits >= np.partition(logits, -top_k)[-top_k]
     if top_p < 1:
-        weights = np.where(keep, np.exp(scaled - scaled.max()), 0)
+        weights = np.where(keep, np.exp((logits - logits.max()) / temperature), 0)
         order = np.argsort(-weights, kind="stable")
         reached = np.cumsum(weights[order]) >= top_p * weights.sum()
         keep &= weights >= weights[order][np.argmax(reached)]
     noise = gumbel(int(seed), int(step), len(logits))
-    return int(np.argmax(np.where(keep, scaled + noise, -np.inf)))
+    return int(np.argmax(np.where(keep, logits + temperature * noise, -np.inf)))
 
 
 def hash_uniform(seed: int, step: int, tokens: int | np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ def sequence(params, prompt=(1, 2), output=()):
     return made
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.5])
+@pytest.mark.parametrize("temperature", [0.0, 1e-42, 5e-37, 0.3, 1.0, 2.5])
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (5, 1.0), (0, 0.9), (8, 0.7), (500, 0.99)])
 def test_equals_the_reference(rng, temperature, top_k, top_p):
     rows = 40
@@ -38,6 +38,17 @@ def test_equals_the_reference(rng, temperature, top_k, top_p):
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
     found = [draw(logits[r], params, int(seeds[r]), int(steps[r])) for r in range(rows)]
     assert found == expected.tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-45, 2e-39, 7e-37, 1e-20])
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.9}, {"min_p": 0.5}, {"top_k": 40}])
+@pytest.mark.parametrize("size", [1.0, 3e38])
+def test_the_least_temperatures_are_greedy(rng, temperature, cut, size):
+    """However small or large the logits: nothing overflows on the way."""
+    logits = (rng.uniform(0.5, 1, (20, 300)) * size).astype(np.float32)
+    params = SamplingParams(temperature=temperature, **cut)
+    found = [draw(row, params, seed, 3) for seed, row in enumerate(logits)]
+    assert found == logits.argmax(-1).tolist()
 
 
 def frequencies(logits, params, count=20_000):

@@ -164,7 +164,7 @@ def test_sampling_chooses_what_the_reference_chooses(library, rng):
     logits[::7] = np.round(logits[::7])  # ties
     arrays = [
         logits,
-        rng.choice([0.0, 0.3, 1.0, 2.0], rows).astype(np.float32),
+        rng.choice([0.0, 1e-45, 2e-39, 7e-37, 0.3, 1.0, 2.0], rows).astype(np.float32),
         rng.choice([0, 1, 5, 300, 400], rows).astype(np.int32),
         rng.choice([0.0, 0.1, 0.7, 0.95, 1.0], rows).astype(np.float32),
         rng.integers(-(2**63), 2**63 - 1, rows, np.int64),
