@@ -35,9 +35,10 @@ def compile_model(
     The target may be a GPU that this machine does not have.
     """
     from ..runtime.artifact import is_artifact, save_artifact
+    from .build_model import get_model
     from .compiler import resolve_target
-    from .language_model import Request, get_model, parse_dtype
     from .progress import progress
+    from .request import Request, parse_dtype
 
     if output.exists() and not (force and is_artifact(output)):
         raise OptionError(

@@ -1,19 +1,15 @@
 """`LLM(model)`: from a checkpoint, a module or an artifact to an engine that generates."""
 
 import inspect
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from ..ir import switches
-from ..ir.errors import ArtifactError, CheckpointError, DeviceError, OptionError
+from ..ir.errors import DeviceError, OptionError
 from ..ir.program import Program
-from ..ir.target import Target
-from ..ir.types import DType, bf16, f16, f32
-from ..runtime.artifact import Artifact, is_artifact, load_artifact, save_artifact
+from ..runtime.artifact import Artifact, save_artifact
 from ..runtime.engine import Engine, EngineConfig
 from ..runtime.executable import Executable
 from ..runtime.llm import LLM as RuntimeLLM
@@ -21,22 +17,9 @@ from ..runtime.memory import plan_memory
 from ..runtime.runner import ProgramRunner
 from ..runtime.tokenizer import Tokenizer
 from . import cache
-from .compiler import open_device, require_tools, resolve_target
-from .machine import isa, release_memory
-
-DTYPES = {
-    "float32": f32,
-    "f32": f32,
-    "bfloat16": bf16,
-    "bf16": bf16,
-    "float16": f16,
-    "f16": f16,
-}
-MAX_STEP_TOKENS = 8192  # the range of a program's token dim
-PAGE_SIZE = 16
-DEFAULT_CONTEXT = 8192  # of models that state no limit
-
-Progress = Callable[[str, int, int], None]  # (what, done, of)
+from .build_model import MAX_STEP_TOKENS, Progress, get_model
+from .compiler import open_device, resolve_target
+from .request import Request, parse_dtype
 
 
 class LLM(RuntimeLLM):
@@ -165,144 +148,6 @@ class LLM(RuntimeLLM):
         return save_artifact(path, self.artifact)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What decides a compiled model."""
-
-    model: Any  # a path, "demo", or a transformers module
-    tokenizer: Any = None
-    dtype: DType | None = None  # None: the target's own choice
-    target: Target = field(default_factory=lambda: resolve_target("auto"))
-    kv_dtype: DType | None = None
-    use_cache: bool = True
-
-    @property
-    def path(self) -> Path | None:
-        """Where the model's files are; None for a module in memory."""
-        if self.model == "demo":
-            from .demo_model import demo_path
-
-            return demo_path()
-        return Path(self.model) if isinstance(self.model, (str, Path)) else None
-
-    @property
-    def is_artifact(self) -> bool:
-        """Whether the model is compiled already."""
-        return self.path is not None and is_artifact(self.path)
-
-    @property
-    def stored(self) -> DType:
-        """The dtype of weights: bf16 unless asked, as memory traffic is what decoding costs."""
-        return self.dtype or bf16
-
-    def __post_init__(self) -> None:
-        if self.tokenizer is not None and not hasattr(self.tokenizer, "backend_tokenizer"):
-            raise OptionError(
-                f"tokenizer is {self.tokenizer!r}",
-                facts="a fast transformers tokenizer is needed, which has a backend_tokenizer",
-                fix="pass AutoTokenizer.from_pretrained(folder)",
-            )
-
-    def given_tokenizer(self) -> dict[str, Any]:
-        """What an artifact stores of the tokenizer that was given; nothing when none was."""
-        if self.tokenizer is None:
-            return {}
-        from ..frontend.tokenizer import from_transformers
-
-        loaded = from_transformers(self.tokenizer).load()
-        return {
-            "tokenizer_json": loaded.tokenizer.to_str(),
-            "chat_template": loaded.chat_template,
-            "special_tokens": dict(loaded.special_tokens),
-        }
-
-    @property
-    def key(self) -> str | None:
-        """The cache key; None for a module, whose content has no identity short of reading it.
-
-        None as well where somebody wants to watch the compilation.
-        """
-        path = self.path
-        watched = any(switches.get(name) is not None for name in ("dump", "stop_after"))
-        if path is None or watched or not self.use_cache:
-            return None
-        return cache.key_of(
-            {
-                "files": cache.file_identity(path),
-                "tokenizer": self.given_tokenizer(),
-                "dtype": self.stored.name,
-                "kv_dtype": str(self.kv_dtype),
-                "target": repr(self.target),
-                "isa": _isa(self.target),
-                "page_size": PAGE_SIZE,
-            }
-        )
-
-
-@dataclass(frozen=True)
-class Built:
-    """A compiled model, and whether it was compiled before."""
-
-    artifact: Artifact
-    was_cached: bool
-
-
-def get_model(request: Request, progress: Progress) -> Built:
-    """The compiled model: an artifact as it is, else from the cache, else built now."""
-    path = request.path
-    if path is not None and not path.exists():
-        raise CheckpointError(
-            "no such file or folder",
-            where=str(path),
-            fix="give a .gguf file, a folder with config.json, an artifact, or 'demo';"
-            " nothing is downloaded",
-        )
-    if path is not None and not path.is_dir() and not path.is_file():
-        raise CheckpointError(
-            "neither a file nor a folder",
-            where=str(path),
-            facts="it is a device, a pipe or a socket",
-            fix="give a .gguf file, a folder with config.json, an artifact, or 'demo'",
-        )
-    if path is not None and request.is_artifact:
-        return Built(_with_tokenizer(_language_model(path), request), was_cached=True)
-    key = request.key
-    if key is None:
-        return Built(build_model(request, progress), was_cached=False)
-    kept = cache.path_of(key)
-    found = _from_cache(kept)
-    if found is not None:
-        return Built(found, was_cached=True)
-    artifact = build_model(request, progress)
-    if not cache.store(kept, artifact):
-        return Built(artifact, was_cached=False)
-    # read back through the memory map, once the traced module and the checkpoint are gone
-    del artifact
-    release_memory()
-    return Built(load_artifact(kept), was_cached=False)
-
-
-def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:
-    """The artifact with the tokenizer that was given in place of its own."""
-    given = request.given_tokenizer()
-    if not given:
-        return artifact
-    facts = {**artifact.facts, "special_tokens": given.pop("special_tokens")}
-    return replace(artifact, facts=facts, **given)
-
-
-def _language_model(path: Path) -> Artifact:
-    artifact = load_artifact(path)
-    if artifact.program.kv is None or "context_len" not in artifact.facts:
-        raise ArtifactError(
-            "the artifact is no language model",
-            where=str(path),
-            facts=f"it holds the program {artifact.program.name!r} alone",
-            fix="give one that `tilewright compile` made of a language model",
-        )
-    return artifact
-
-
 def _check_as_asked(artifact: Artifact, request: Request, target: str) -> None:
     """OptionError when what was compiled is not what is asked for now."""
     program, facts = artifact.program, artifact.facts
@@ -329,93 +174,8 @@ def _read_tokenizer(artifact: Artifact) -> Tokenizer | None:
     return Tokenizer(artifact.tokenizer_json, artifact.chat_template, special)
 
 
-def build_model(request: Request, progress: Progress) -> Artifact:
-    """Capture, optimize, build."""
-    require_tools(request.target)
-    # the front end brings torch and transformers: a start from the cache does without
-    from ..frontend.huggingface import capture_causal_lm
-    from ..passes.pipelines import language_model
-    from .compiler import compile_graph
-
-    stored, target = request.stored, request.target
-    target.require_dtype(stored, "dtype")
-    start = time.perf_counter()
-    progress("capture", 0, 1)
-    captured = capture_causal_lm(
-        request.path or request.model,
-        tokenizer=request.tokenizer,
-        # activations: matrix units want them narrow, a CPU gains nothing by it
-        dtype=stored if target.is_gpu else f32,
-    )
-    text = captured.tokenizer.load() if captured.tokenizer is not None else None
-    captured_at = time.perf_counter()
-    pipeline = language_model(
-        None if stored == f32 else stored,
-        page_size=PAGE_SIZE,
-        kv_dtype=request.kv_dtype,
-        max_tokens=MAX_STEP_TOKENS,
-    )
-    compiled = compile_graph(captured.graph, captured.weights, pipeline, target, progress=progress)
-    facts = captured.facts
-    seconds = {
-        "capture": captured_at - start,
-        "compile": time.perf_counter() - captured_at,
-    }
-    return Artifact(
-        program=compiled.program,
-        weights=compiled.weights,
-        graph_text=str(compiled.graph),
-        tokenizer_json=text.tokenizer.to_str() if text else None,
-        chat_template=text.chat_template if text else None,
-        facts={
-            "architecture": facts.architecture,
-            "context_len": facts.max_positions or DEFAULT_CONTEXT,
-            "eos_ids": list(facts.eos_ids),
-            "num_layers": facts.num_layers,
-            "hidden_size": facts.hidden_size,
-            "vocab_size": facts.vocab_size,
-            "dtype": stored.name,
-            "fallback_ops": compiled.fallback_ops,
-            "special_tokens": dict(text.special_tokens) if text else {},
-            "seconds": {name: round(value, 3) for name, value in seconds.items()},
-            "libraries": cache.libraries(),
-            "passes": compiled.report.to_json(),
-            "notes": list(captured.notes),
-        },
-    )
-
-
-def _from_cache(path: Path) -> Artifact | None:
-    if not cache.has(path):
-        return None
-    try:
-        artifact = _language_model(path)
-    except ArtifactError:
-        cache.remove(path)  # damaged, say by a full disk: it is built again
-        return None
-    cache.touch(path)
-    return artifact
-
-
 def _is_layer(loc: str | None) -> bool:
     return loc is not None and any(part.isdigit() for part in loc.split("."))
-
-
-def _isa(target: Target) -> list[str]:
-    if target.is_gpu:
-        return []
-
-    return list(isa())
-
-
-def parse_dtype(name: str, option: str) -> DType | None:
-    """The dtype called `name`, None for "auto". OptionError names the option and the choices."""
-    name = str(name).removeprefix("torch.")  # torch.float16 is a name for it too
-    if name == "auto":
-        return None
-    if name not in DTYPES:
-        raise OptionError(f"{option} is {name!r}", facts=f"choices: auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def _check_whole(option: str, value: Any, low: int, high: int | None = None) -> None:

@@ -1,0 +1,151 @@
+"""From a request to a compiled language model: an artifact as it is, from the cache, or built."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..ir.errors import ArtifactError, CheckpointError
+from ..ir.types import f32
+from ..runtime.artifact import Artifact, load_artifact
+from . import cache
+from .compiler import require_tools
+from .machine import release_memory
+from .request import PAGE_SIZE, Request
+
+MAX_STEP_TOKENS = 8192  # the range of a program's token dim
+DEFAULT_CONTEXT = 8192  # of models that state no limit
+
+Progress = Callable[[str, int, int], None]  # (what, done, of)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled model, and whether it was compiled before."""
+
+    artifact: Artifact
+    was_cached: bool
+
+
+def get_model(request: Request, progress: Progress) -> Built:
+    """The compiled model: an artifact as it is, else from the cache, else built now."""
+    path = request.path
+    if path is not None and not path.exists():
+        raise CheckpointError(
+            "no such file or folder",
+            where=str(path),
+            fix="give a .gguf file, a folder with config.json, an artifact, or 'demo';"
+            " nothing is downloaded",
+        )
+    if path is not None and not path.is_dir() and not path.is_file():
+        raise CheckpointError(
+            "neither a file nor a folder",
+            where=str(path),
+            facts="it is a device, a pipe or a socket",
+            fix="give a .gguf file, a folder with config.json, an artifact, or 'demo'",
+        )
+    if path is not None and request.is_artifact:
+        return Built(_with_tokenizer(_language_model(path), request), was_cached=True)
+    key = request.key
+    if key is None:
+        return Built(build_model(request, progress), was_cached=False)
+    kept = cache.path_of(key)
+    found = _from_cache(kept)
+    if found is not None:
+        return Built(found, was_cached=True)
+    artifact = build_model(request, progress)
+    if not cache.store(kept, artifact):
+        return Built(artifact, was_cached=False)
+    # read back through the memory map, once the traced module and the checkpoint are gone
+    del artifact
+    release_memory()
+    return Built(load_artifact(kept), was_cached=False)
+
+
+def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:
+    """The artifact with the tokenizer that was given in place of its own."""
+    given = request.given_tokenizer()
+    if not given:
+        return artifact
+    facts = {**artifact.facts, "special_tokens": given.pop("special_tokens")}
+    return replace(artifact, facts=facts, **given)
+
+
+def _language_model(path: Path) -> Artifact:
+    artifact = load_artifact(path)
+    if artifact.program.kv is None or "context_len" not in artifact.facts:
+        raise ArtifactError(
+            "the artifact is no language model",
+            where=str(path),
+            facts=f"it holds the program {artifact.program.name!r} alone",
+            fix="give one that `tilewright compile` made of a language model",
+        )
+    return artifact
+
+
+def build_model(request: Request, progress: Progress) -> Artifact:
+    """Capture, optimize, build."""
+    require_tools(request.target)
+    # the front end brings torch and transformers: a start from the cache does without
+    from ..frontend.huggingface import capture_causal_lm
+    from ..passes.pipelines import language_model
+    from .compiler import compile_graph
+
+    stored, target = request.stored, request.target
+    target.require_dtype(stored, "dtype")
+    start = time.perf_counter()
+    progress("capture", 0, 1)
+    captured = capture_causal_lm(
+        request.path or request.model,
+        tokenizer=request.tokenizer,
+        # activations: matrix units want them narrow, a CPU gains nothing by it
+        dtype=stored if target.is_gpu else f32,
+    )
+    text = captured.tokenizer.load() if captured.tokenizer is not None else None
+    captured_at = time.perf_counter()
+    pipeline = language_model(
+        None if stored == f32 else stored,
+        page_size=PAGE_SIZE,
+        kv_dtype=request.kv_dtype,
+        max_tokens=MAX_STEP_TOKENS,
+    )
+    compiled = compile_graph(captured.graph, captured.weights, pipeline, target, progress=progress)
+    facts = captured.facts
+    seconds = {
+        "capture": captured_at - start,
+        "compile": time.perf_counter() - captured_at,
+    }
+    return Artifact(
+        program=compiled.program,
+        weights=compiled.weights,
+        graph_text=str(compiled.graph),
+        tokenizer_json=text.tokenizer.to_str() if text else None,
+        chat_template=text.chat_template if text else None,
+        facts={
+            "architecture": facts.architecture,
+            "context_len": facts.max_positions or DEFAULT_CONTEXT,
+            "eos_ids": list(facts.eos_ids),
+            "num_layers": facts.num_layers,
+            "hidden_size": facts.hidden_size,
+            "vocab_size": facts.vocab_size,
+            "dtype": stored.name,
+            "fallback_ops": compiled.fallback_ops,
+            "special_tokens": dict(text.special_tokens) if text else {},
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+            "libraries": cache.libraries(),
+            "passes": compiled.report.to_json(),
+            "notes": list(captured.notes),
+        },
+    )
+
+
+def _from_cache(path: Path) -> Artifact | None:
+    if not cache.has(path):
+        return None
+    try:
+        artifact = _language_model(path)
+    except ArtifactError:
+        cache.remove(path)  # damaged, say by a full disk: it is built again
+        return None
+    cache.touch(path)
+    return artifact
