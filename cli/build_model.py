@@ -54,12 +54,23 @@ def get_model(request: Request, progress: Progress) -> Built:
     if found is not None:
         return Built(found, was_cached=True)
     artifact = build_model(request, progress)
-    if not cache.store(kept, artifact):
+    if not cache.store(kept, artifact, lambda: _check_unchanged(request, key)):
         return Built(artifact, was_cached=False)
     # read back through the memory map, once the traced module and the checkpoint are gone
     del artifact
     release_memory()
     return Built(load_artifact(kept), was_cached=False)
+
+
+def _check_unchanged(request: Request, key: str) -> None:
+    """CheckpointError when the model's files are not those that were there at the start."""
+    if request.key != key:
+        raise CheckpointError(
+            "the model's files changed while it was compiled",
+            where=str(request.path),
+            facts="what was read is a mixture of both",
+            fix="start again once they are written",
+        )
 
 
 def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:
@@ -142,6 +153,7 @@ def build_model(request: Request, progress: Progress) -> Artifact:
 def _from_cache(path: Path) -> Artifact | None:
     if not cache.has(path):
         return None
+    cache.check_private(path)
     try:
         artifact = _language_model(path)
     except ArtifactError:

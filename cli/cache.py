@@ -7,22 +7,23 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..ir import switches
-from ..ir.errors import ArtifactError, CheckpointError
+from ..ir.errors import ArtifactError, OptionError
 
 if TYPE_CHECKING:
     from ..runtime.artifact import Artifact
 
 _LIBRARIES = ("torch", "transformers", "triton", "gguf", "numpy")
+ARTIFACTS = "artifacts"  # the folder of them, in the cache's
 MAX_BYTES = 20 << 30  # of all artifacts together; those used longest ago go first
 UNFINISHED = "."  # begins the names of entries that are being written
-_HEAD_BYTES = 1 << 20  # of a file's content that enters its identity, beside size and time
+_OTHERS_WRITE = 0o022  # the bits of a mode that let a group or everybody write
 
 
 def cache_dir() -> Path:
@@ -44,28 +45,7 @@ def key_of(facts: Mapping[str, Any]) -> str:
 
 def path_of(key: str) -> Path:
     """Where the artifact of `key` is or would be."""
-    return cache_dir() / "artifacts" / key
-
-
-def file_identity(path: Path) -> list[Any]:
-    """What tells one checkpoint from another: names, sizes, times and the head of each file."""
-    try:
-        files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
-        return [[str(path.resolve())]] + [_one_file(f) for f in files]
-    except OSError as error:
-        raise CheckpointError(
-            "the model's files cannot be read",
-            where=str(error.filename or path),
-            facts=str(error.strerror),
-            fix="check who may read them",
-        ) from error
-
-
-def _one_file(path: Path) -> list[Any]:
-    stat = path.stat()
-    with path.open("rb") as file:
-        head = hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
-    return [path.name, stat.st_size, stat.st_mtime_ns, head]
+    return cache_dir() / ARTIFACTS / key
 
 
 @lru_cache(maxsize=1)
@@ -93,6 +73,43 @@ def _version(name: str) -> str | None:
         return None
 
 
+def check_private(path: Path) -> None:
+    """OptionError if another user may write the cache's folder or what lies at `path` in it.
+
+    A program in the cache is code that runs without a question, so it is ours or nobody's: the
+    folder, the entry and every file of it belong to us or to root, and nobody else may write them.
+    """
+    folders = [folder for folder in (cache_dir(), path.parent) if has(folder)]
+    entry = [path, *path.rglob("*")] if has(path) else []
+    for item in (*folders, *entry):
+        try:
+            stat = item.stat()
+        except FileNotFoundError:
+            continue  # another process made room
+        is_ours = stat.st_uid in (os.geteuid(), 0)
+        if is_ours and not stat.st_mode & _OTHERS_WRITE:
+            continue
+        raise OptionError(
+            "other users may write to the cache, and a program in it is code that runs",
+            where=str(item),
+            facts=f"its mode is {stat.st_mode & 0o7777:o}"
+            if is_ours
+            else f"it belongs to user {stat.st_uid}, this is user {os.geteuid()}",
+            fix=f"delete what you do not trust in it, then: chmod -R go-w {cache_dir()}\n"
+            "or set TILEWRIGHT_CACHE to a folder of your own"
+            if is_ours
+            else "set TILEWRIGHT_CACHE to a folder of your own",
+        )
+
+
+def make_folder() -> None:
+    """Make the cache's folder, for its user alone. OSError when it cannot be made."""
+    folder = cache_dir()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for each in (folder, folder / ARTIFACTS):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def has(path: Path) -> bool:
     """Whether an artifact seems to be there; a folder that may not be read has none."""
     try:
@@ -101,18 +118,23 @@ def has(path: Path) -> bool:
         return False
 
 
-def store(path: Path, artifact: "Artifact") -> bool:
+def store(path: Path, artifact: "Artifact", check: Callable[[], None] = lambda: None) -> bool:
     """Keep an artifact. -> whether one is at `path` now; if not, a warning says why.
 
     Of several processes that build the same one the first wins: an entry that another may have
-    mapped is never replaced.
+    mapped is never replaced. `check` is asked once everything is written, weights included: when it
+    raises nothing is kept.
     """
     from ..runtime.artifact import save_artifact  # loads NumPy, which help texts do without
 
     new = path.parent / f"{UNFINISHED}{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
-        save_artifact(new, artifact)
+        make_folder()
+        check_private(path)
         try:
+            save_artifact(new, artifact)
+            _take_from_others(new)
+            check()
             os.rename(new, path)
         except OSError:
             if not has(path):
@@ -127,6 +149,12 @@ def store(path: Path, artifact: "Artifact") -> bool:
         return False
     prune()
     return True
+
+
+def _take_from_others(path: Path) -> None:
+    """What the umask let others write, they no longer may."""
+    for item in (path, *path.rglob("*")):
+        item.chmod(item.stat().st_mode & 0o777 & ~_OTHERS_WRITE)
 
 
 def touch(path: Path) -> None:
@@ -151,7 +179,7 @@ def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
     The newest always stays: a model larger than the limit is kept until the next one comes. What a
     process that was killed left unfinished goes after a day.
     """
-    folder = cache_dir() / "artifacts"
+    folder = cache_dir() / ARTIFACTS
     found = {path: _age_and_size(path) for path in folder.iterdir()} if folder.is_dir() else {}
     for path, (used, _) in list(found.items()):
         if path.name.startswith(UNFINISHED):

@@ -11,6 +11,7 @@ from ..ir.types import DType, bf16, f16, f32
 from ..runtime.artifact import is_artifact
 from . import cache
 from .compiler import resolve_target
+from .identity import file_identity
 from .machine import isa
 
 DTYPES = {
@@ -87,7 +88,7 @@ class Request:
             return None
         return cache.key_of(
             {
-                "files": cache.file_identity(path),
+                "files": file_identity(path),
                 "tokenizer": self.given_tokenizer(),
                 "dtype": self.stored.name,
                 "kv_dtype": str(self.kv_dtype),

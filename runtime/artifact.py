@@ -10,6 +10,8 @@
     tokenizer.json, chat_template.jinja, extras/
 
 A directory or a .zip (stored, not compressed). No pickle, and no text of a file is ever evaluated.
+But the binaries are code, which runs when the program is loaded: hashes show damage, not who wrote
+them, so an artifact is to be trusted as far as its author.
 """
 
 import json

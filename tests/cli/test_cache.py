@@ -1,10 +1,11 @@
-"""The cache of compiled models: its keys, and that it does not grow without bound."""
+"""The cache of compiled models: its keys, who may write it, and that it does not grow for ever."""
 
 import os
 
 import pytest
 
-from tilewright.cli import cache
+from tilewright.cli import cache, identity
+from tilewright.ir.errors import CheckpointError, OptionError
 
 
 @pytest.fixture
@@ -52,8 +53,71 @@ def test_the_folder_is_the_switchs_or_the_users(monkeypatch, tmp_path):
 def test_a_key_changes_with_the_files_and_the_options(tmp_path):
     file = tmp_path / "model.gguf"
     file.write_bytes(b"one")
-    before = cache.key_of({"files": cache.file_identity(file), "dtype": "bf16"})
-    assert cache.key_of({"dtype": "bf16", "files": cache.file_identity(file)}) == before
-    assert cache.key_of({"files": cache.file_identity(file), "dtype": "f32"}) != before
+    before = cache.key_of({"files": identity.file_identity(file), "dtype": "bf16"})
+    assert cache.key_of({"dtype": "bf16", "files": identity.file_identity(file)}) == before
+    assert cache.key_of({"files": identity.file_identity(file), "dtype": "f32"}) != before
     file.write_bytes(b"two")
-    assert cache.key_of({"files": cache.file_identity(file), "dtype": "bf16"}) != before
+    assert cache.key_of({"files": identity.file_identity(file), "dtype": "bf16"}) != before
+
+
+# ---- who may write it ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["", "artifacts", "artifacts/a", "artifacts/a/kernels/k.so"])
+@pytest.mark.parametrize("mode", [0o777, 0o720])
+def test_what_others_may_write_is_refused(artifacts, tmp_path, place, mode):
+    cache.check_private(artifacts[0])
+    (tmp_path / place).chmod(mode)
+    with pytest.raises(OptionError, match=f"its mode is {mode:o}\n.*chmod -R go-w {tmp_path}"):
+        cache.check_private(artifacts[0])
+
+
+def test_what_belongs_to_others_is_refused(artifacts, monkeypatch):
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    if owner == 0:
+        cache.check_private(artifacts[0])  # root may write everything anyhow
+        for folder in artifacts[0].rglob("*"):
+            os.chown(folder, 4321, -1)
+    with pytest.raises(OptionError, match=r"it belongs to user \d+, this is user \d+\n.*set TILE"):
+        cache.check_private(artifacts[0])
+
+
+def test_a_new_folder_is_ours_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "a" / "b"))
+    old = os.umask(0)
+    try:
+        cache.make_folder()
+    finally:
+        os.umask(old)
+    assert [(tmp_path / "a" / "b" / p).stat().st_mode & 0o777 for p in (".", "artifacts")] == [
+        0o700,
+        0o700,
+    ]
+    cache.check_private(cache.path_of("none"))
+
+
+def save_open_to_all(path, _):
+    (path / "kernels").mkdir(parents=True)
+    (path / "kernels" / "k.so").write_bytes(b"code")
+    for item in (path / "kernels" / "k.so", path / "kernels", path):
+        item.chmod(0o777)
+
+
+def test_what_is_kept_is_closed_to_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tilewright.runtime.artifact.save_artifact", save_open_to_all)
+    assert cache.store(cache.path_of("key"), None)
+    cache.check_private(cache.path_of("key"))
+
+
+def test_nothing_is_kept_of_a_model_that_changed_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tilewright.runtime.artifact.save_artifact", save_open_to_all)
+
+    def changed():
+        raise CheckpointError("the model's files changed while it was compiled")
+
+    with pytest.raises(CheckpointError, match="changed while it was compiled"):
+        cache.store(cache.path_of("key"), None, changed)
+    assert list(cache.path_of("key").parent.iterdir()) == []
