@@ -13,14 +13,9 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.scalar import Scalar, parse_scalar
 from ..ir.types import DType, TensorType, bool_, f32
 from .indexing import coefficient_of, delinearize, linearize
-from .loops import Apply, Cast, Const, Element, Index, Load, Param, Select
+from .loops import Apply, Cast, Const, Element, Index, Load, Param, Select, held, widened
 
 _TO_BOOL = frozenset("lt le gt ge eq ne isnan".split())
-
-
-def widened(dtype: DType) -> DType:
-    """The dtype in which elements stored as `dtype` are computed."""
-    return f32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
 class Inliner:
@@ -187,7 +182,7 @@ class Inliner:
                 result = self.element(part, inner)
             elif not self.facts.proved_le(end, index[axis]):
                 chosen = self.element(part, inner)
-                result = Select(index[axis], end, chosen, result, chosen.dtype)
+                result = Select(index[axis], end, chosen, result, held(chosen))
             end = start
         assert result is not None
         return result
@@ -198,10 +193,10 @@ class Inliner:
         inner = (*index[:axis], index[axis] - before, *index[axis + 1 :])
         element = self.element(source, inner)
         value = Const(node.attrs["value"], widened(source.dtype))
-        inside = Select(index[axis], before + source.shape[axis], element, value, element.dtype)
+        inside = Select(index[axis], before + source.shape[axis], element, value, held(element))
         if before == 0:
             return inside
-        return Select(index[axis], before, value, inside, element.dtype)
+        return Select(index[axis], before, value, inside, inside.dtype)
 
     def _full(self, node: Node, index: tuple[Dim, ...]) -> Element:
         return Const(node.attrs["value"], widened(node.attrs["dtype"]))
@@ -271,5 +266,5 @@ def build_scalar(tree: Scalar, operands: dict[str, Element], attrs, dtype: DType
         case "const":
             return Const(tree.value, dtype)
     args = tuple(build_scalar(a, operands, attrs, dtype) for a in tree.args)
-    result = bool_ if tree.fn in _TO_BOOL else args[-1].dtype
+    result = bool_ if tree.fn in _TO_BOOL else held(args[-1])
     return Apply(tree.fn, args, result)

@@ -10,7 +10,7 @@ an emitter names each once. A bf16 or f16 element is widened to f32 by `Load` an
 from dataclasses import dataclass, field
 
 from ..ir.dim import Dim, Symbol
-from ..ir.types import DType, TensorType
+from ..ir.types import DType, TensorType, f32
 
 # ---- elements ------------------------------------------------------------------------------
 
@@ -81,6 +81,16 @@ class Ref:
 
 
 Element = Const | Index | Load | Apply | Cast | Select | Ref
+
+
+def widened(dtype: DType) -> DType:
+    """The dtype in which elements stored as `dtype` are computed."""
+    return f32 if dtype.is_float and dtype.bits < 32 else dtype
+
+
+def held(element: Element) -> DType:
+    """The dtype of the element's value: a cast to bf16 or f16 rounds, and leaves an f32."""
+    return widened(element.dtype)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ..ir.types import DType, f32, f64, i32
 from .forward import forward_index, path_between
 from .indexing import delinearize, linearize
 from .inline import Inliner, broadcast_index, build_scalar
-from .loops import Apply, Axis, Const, Contract, Element, Reduction, Ref, Store
+from .loops import Apply, Axis, Const, Contract, Element, Reduction, Ref, Store, held
 
 _PASSES_SCALE = ("reshape", "transpose", "cast")  # what may stand between an rms_norm and x
 
@@ -123,12 +123,11 @@ class _ContractLowering:
 
         def scaled(index: tuple[Dim, ...]) -> Element:
             element = self.inliner.element(source, index)
-            dtype = element.dtype
+            dtype = held(element)
             square = Apply("mul", (element, element), dtype)
             self.stats = [Reduction("stat0", "sum", square, dtype)]
-            mean = Apply(
-                "mul", (Ref("stat0", dtype), Const(1.0 / _known(self.k.extent, norm), dtype)), dtype
-            )
+            count = max(_known(self.k.extent, norm), 1)  # over nothing any finite scale will do
+            mean = Apply("mul", (Ref("stat0", dtype), Const(1.0 / count, dtype)), dtype)
             shifted = Apply("add", (mean, Const(norm.attrs["eps"], dtype)), dtype)
             self.scale = Apply("rsqrt", (shifted,), dtype)
             return Apply("mul", (element, self.inliner.element(weight, (index[-1],))), dtype)

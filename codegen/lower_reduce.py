@@ -8,8 +8,21 @@ from ..ir.graph import Node, Value
 from ..ir.types import DType, f32, f64, i64
 from .forward import forward_index, trailing_views
 from .indexing import delinearize, linearize
-from .inline import Inliner, widened
-from .loops import Apply, Axis, Const, Element, Index, Reduce, Reduction, Ref, Select, Store
+from .inline import Inliner
+from .loops import (
+    Apply,
+    Axis,
+    Const,
+    Element,
+    Index,
+    Reduce,
+    Reduction,
+    Ref,
+    Select,
+    Store,
+    held,
+    widened,
+)
 
 _OPS = {"sum": "sum", "mean": "sum", "max": "max", "min": "min", "prod": "prod", "any": "any",
         "all": "all", "argmax": "argmax", "argmin": "argmin"}  # fmt: skip
@@ -166,7 +179,7 @@ def _lower_scan(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]) -
     r = inliner.axis("_r", x.shape[axis])
     dtype = f64 if x.dtype == f64 else f32 if x.dtype.is_float else i64
     element = inliner.element(x, (*index[:axis], r, *index[axis + 1 :]))
-    value = Select(r, index[axis] + 1, element, Const(0, element.dtype), element.dtype)
+    value = Select(r, index[axis] + 1, element, Const(0, held(element)), held(element))
     ref = Ref("red0", dtype)
     inliner.bound[node.results[0]] = lambda at: ref
     stores = []

@@ -3,8 +3,7 @@
 from ..ir.dim import symbol, symbols_of
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
-from .inline import widened
-from .loops import Axis, Load, LoopKernel, Param, Pointwise, Store
+from .loops import Axis, Load, LoopKernel, Param, Pointwise, Store, widened
 
 
 def written_back(graph: Graph) -> dict[str, Value]:

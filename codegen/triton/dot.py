@@ -7,7 +7,7 @@ neighbouring programs share tiles of w in the cache.
 
 from ...ir.dim import ceildiv, product
 from ...ir.types import DType, f32
-from ..loops import Contract, Element, Load, LoopKernel
+from ..loops import Contract, Element, Load, LoopKernel, held
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, loads_of
 from .names import value_type
@@ -129,7 +129,7 @@ class _Emitter:
             body.line(f"{acc} = tl.dot({operands}, {acc}{precision}{out})")
         for stat, reduction in zip(stats, part.stats):
             assert reduction.op == "sum"
-            value = self.inside(x_env, x_env.element(reduction.value)).text
+            value = x_env.whole(self.inside(x_env, x_env.value(reduction.value)))
             axis = 1 - self.m_dim
             body.line(f"{stat} += tl.sum({value}, axis={axis}, keep_dims=True)")
 
@@ -150,16 +150,15 @@ class _Emitter:
         """The operand in the dtype the matrix unit takes."""
         if isinstance(element, Load):
             raw = env.raw_load(element)
+            if self.part.k.name not in raw.axes:  # its mask says nothing of k then
+                raw = self.inside(env, raw)
             stored = self.kernel.params[element.param].type.dtype
             value = raw if stored == self.feed else env._to(raw, self.feed)
         else:
-            value = self.inside(env, env.element(element))
-            if element.dtype != self.feed:
+            value = self.inside(env, env.value(element))
+            if held(element) != self.feed:
                 value = env._to(value, self.feed)
-        if len(value.dims) < 2:
-            text = self.body.name(f"tl.broadcast_to({value.text}, {env.shape})", value.axes)
-            return text
-        return value.text
+        return env.whole(value)
 
     def inside(self, env: Env, value: Val) -> Val:
         """The value, 0 past the end of k: what a prologue makes of masked loads need not be 0."""

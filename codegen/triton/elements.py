@@ -6,13 +6,27 @@ from math import inf
 
 from ...ir.dim import Dim, Symbol
 from ...ir.facts import Facts
-from ...ir.types import DType, bool_
-from ..loops import Apply, Axis, Cast, Const, Element, Index, Load, LoopKernel, Ref, Select, Store
+from ...ir.types import DType, bool_, f64
+from ..loops import (
+    Apply,
+    Axis,
+    Cast,
+    Const,
+    Element,
+    Index,
+    Load,
+    LoopKernel,
+    Ref,
+    Select,
+    Store,
+    held,
+)
 from .body import Body, symbol_type
 from .names import constant, dim_text, fits_32_bits, value_type
 from .scalars import apply
 
 NOTHING: frozenset = frozenset()
+TYPED = frozenset("div floordiv mod pow minimum maximum where".split())  # take no bare literals
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,17 @@ class Env:
             self._memo[key] = self._element(element, conditions)
         return self._memo[key]
 
+    def value(self, element: Element, conditions: tuple[Val, ...] = ()) -> Val:
+        """The value's name, of a type also where it is a literal."""
+        value = self.element(element, conditions)
+        return Val(self._typed(value.text, element)) if isinstance(element, Const) else value
+
+    def whole(self, value: Val) -> str:
+        """The value over the whole tile."""
+        if len(value.dims) == self.rank:
+            return value.text
+        return self.body.name(f"tl.broadcast_to({value.text}, {self.shape})", value.axes)
+
     def _element(self, element: Element, conditions: tuple[Val, ...]) -> Val:
         match element:
             case Const(value, dtype):
@@ -97,11 +122,9 @@ class Env:
         if isinstance(typed, Const) or (fn == "where" and isinstance(args[0], Const)):
             # literals alone: Triton's functions want a value with a type
             texts = [self._typed(v.text, a) for v, a in zip(values, args)]
-        elif fn in ("pow", "minimum", "maximum", "where") or typed.dtype.name == "f64":
-            texts = [
-                self._full(t, a.dtype) if isinstance(a, Const) else t for t, a in zip(texts, args)
-            ]
-        return self._named(apply(fn, typed.dtype, texts), values)
+        elif fn in TYPED or typed.dtype == f64:
+            texts = [self._typed(t, a) for t, a in zip(texts, args)]
+        return self._named(apply(fn, held(typed), texts), values)
 
     def _typed(self, text: str, element: Element) -> str:
         return self._full(text, element.dtype) if isinstance(element, Const) else text
@@ -110,9 +133,7 @@ class Env:
         return self.body.name(f"tl.full((), {text}, {value_type(dtype)})")
 
     def _cast(self, cast: Cast, conditions: tuple[Val, ...]) -> Val:
-        value = self.element(cast.arg, conditions)
-        if isinstance(cast.arg, Const):
-            value = Val(self._full(value.text, cast.arg.dtype))
+        value = self.value(cast.arg, conditions)
         if cast.dtype == bool_:
             return self._named(f"{value.text} != 0", [value])
         rounded = self._to(value, cast.dtype)
@@ -124,14 +145,10 @@ class Env:
         lhs, rhs = self.dim(select.lhs), self.dim(select.rhs)
         inside = self._named(f"{lhs.text} < {rhs.text}", [lhs, rhs])
         outside = self._named(f"{lhs.text} >= {rhs.text}", [lhs, rhs])
-        then = self.element(select.then, (*conditions, inside))
-        other = self.element(select.other, (*conditions, outside))
-        texts = [
-            self._full(v.text, e.dtype) if isinstance(e, Const) else v.text
-            for v, e in ((then, select.then), (other, select.other))
-        ]
+        then = self.value(select.then, (*conditions, inside))
+        other = self.value(select.other, (*conditions, outside))
         return self._named(
-            f"tl.where({inside.text}, {texts[0]}, {texts[1]})", [inside, then, other]
+            f"tl.where({inside.text}, {then.text}, {other.text})", [inside, then, other]
         )
 
     def _index(self, value: Dim, dtype: DType) -> Val:

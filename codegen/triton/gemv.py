@@ -63,7 +63,7 @@ class _Emitter:
         lanes = body.name(f"tl.arange(0, {self.schedule.bk})[None, :]", prefix="lane")
         extent = part.k.extent
         tiles = -(-extent // self.schedule.bk) if isinstance(extent, int) else None
-        if tiles is not None and tiles <= MAX_UNROLL:
+        if tiles is not None and 0 < tiles <= MAX_UNROLL:
             self.unrolled(lanes, tiles)
         else:
             self.looped(lanes)
@@ -117,27 +117,34 @@ class _Emitter:
                 env.raw_load(load)
 
     def accumulate(self, env: Env, *, is_first: bool) -> None:
-        x = self.inside(env, env.element(self.part.x))
+        x = self.inside(env, env.value(self.part.x))
         for acc, w in zip(self.accs, self.part.ws):
-            product_ = f"{env.element(w).text}{self.as_acc} * {x}{self.as_acc}"
+            factors = env.value(w), x
+            texts = [f.text + self.as_acc for f in factors]
+            product_ = env.whole(env._named(" * ".join(texts), factors))
             self.body.line(f"{acc} = {product_}" if is_first else f"{acc} += {product_}")
         for stat, reduction in zip(self.stats, self.part.stats):
             assert reduction.op == "sum"
-            value = self.inside(env, env.element(reduction.value))
-            self.body.line(f"{stat} = {value}" if is_first else f"{stat} += {value}")
+            value = self.inside(env, env.value(reduction.value))
+            text = value.text
+            if not value.dims:
+                shape = f"[1, {self.schedule.bk}]"
+                text = self.body.name(f"tl.broadcast_to({text}, {shape})", value.axes)
+            self.body.line(f"{stat} = {text}" if is_first else f"{stat} += {text}")
 
     @property
     def as_acc(self) -> str:
         """Integers are widened before they are multiplied."""
         return "" if self.part.x_dtype.is_float else f".to({self.acc_type})"
 
-    def inside(self, env: Env, value: Val) -> str:
+    def inside(self, env: Env, value: Val) -> Val:
         """The value, 0 past the end of k: what a prologue makes of masked loads need not be 0."""
-        mask = env.axes[self.part.k.name].mask
-        if mask is None:
-            return value.text
+        axis = env.axes[self.part.k.name]
+        if axis.mask is None:
+            return value
         depends = value.axes | {self.part.k.name}
-        return self.body.name(f"tl.where({mask}, {value.text}, 0)", depends)
+        text = self.body.name(f"tl.where({axis.mask}, {value.text}, 0)", depends)
+        return Val(text, depends, value.dims | axis.dims)
 
     def epilogue(self) -> None:
         refs = {}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.types import DType, f32, f64, i32, i64
-from ..loops import LoopKernel, Reduce, Reduction
+from ..loops import LoopKernel, Reduce, Reduction, held
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, identity
 from .names import constant, value_type
@@ -58,7 +58,9 @@ class _Emitter:
         self.shape = f"[{rows}, {block}]"
         lanes = self.body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")
         if self.schedule.is_persistent:
-            tile = self.tile(lanes, self._below(lanes, self.part.axis.extent, block))
+            # one tile there always is, also over nothing
+            is_full = self.facts.proved_eq(self.part.axis.extent, block)
+            tile = self.tile(lanes, None if is_full else self._inside(lanes, self.part.axis.extent))
             for phase in self.part.phases:
                 for reduction in phase:
                     self.whole(reduction, tile)
@@ -101,8 +103,12 @@ class _Emitter:
     def _below(
         self, index: str, extent: Dim, step: int, axes: frozenset[str] = frozenset()
     ) -> str | None:
+        """The mask of tiles of `step` that are as many as the extent takes: none over nothing."""
         if self.facts.proved_multiple(extent, step):
             return None
+        return self._inside(index, extent, axes)
+
+    def _inside(self, index: str, extent: Dim, axes: frozenset[str] = frozenset()) -> str:
         return self.body.name(f"{index} < {self.scalars.dim(extent).text}", axes, "in")
 
     # ---- reductions ----
@@ -125,13 +131,10 @@ class _Emitter:
 
     def prepared(self, tile: Env, reduction: Reduction) -> tuple[str, DType, float | int | bool]:
         """The tile to reduce, its dtype, and the identity."""
-        value = tile.element(reduction.value)
-        source = reduction.value.dtype
-        dtype = accumulator(reduction, source)
-        if dtype != source:
+        value = tile.value(reduction.value)
+        dtype = accumulator(reduction)
+        if dtype != held(reduction.value):
             value = tile._to(value, dtype)
-        elif not value.axes and not value.dims:  # a literal
-            value = Val(tile._full(value.text, dtype))
         start = identity(reduction.op, dtype)
         return self.masked(tile, value, dtype, start), dtype, start
 
@@ -152,7 +155,7 @@ class _Emitter:
         body = self.body
         states = []
         for reduction in phase:
-            dtype = accumulator(reduction, reduction.value.dtype)
+            dtype = accumulator(reduction)
             start = constant(identity(reduction.op, dtype), dtype)
             acc = body.fresh("acc")
             if reduction.op.startswith("arg"):
@@ -205,8 +208,9 @@ class _Emitter:
             env.store(store)
 
 
-def accumulator(reduction: Reduction, source: DType) -> DType:
+def accumulator(reduction: Reduction) -> DType:
     """The dtype a reduction runs in."""
+    source = held(reduction.value)
     if reduction.op.startswith("arg"):
         return source if source.name != "bool" else i32
     if source.name == "bool" or reduction.op in ("any", "all"):

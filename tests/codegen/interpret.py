@@ -77,8 +77,8 @@ class _Run:
                 return self.refs[name]
             case Cast(arg=arg, dtype=dtype):
                 value = np.asarray(self.element(arg))
-                if dtype.is_float:
-                    return value.astype(np.float64)
+                if dtype.is_float:  # f32 is not rounded to: nothing is, but what is narrower
+                    return value.astype(dtype.numpy if dtype.bits < 32 else float).astype(float)
                 return value.astype(dtype.numpy)
             case Apply(fn=fn, args=args):
                 values = [self.element(a) for a in args]

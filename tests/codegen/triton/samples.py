@@ -111,6 +111,19 @@ def reductions(t=3, width=33, dtype=f32) -> Case:
     return make(b, results, {"t": t})
 
 
+def sums(t=3, width=0, dtype=f32) -> Case:
+    """Reductions that have a value over nothing, and a store along the axis."""
+    b = Builder()
+    s = b.dim("t", 0, 512)
+    x = b.input("x", (s, width), dtype)
+    results = [getattr(b, name)(x, axes=(1,)) for name in ("sum", "prod", "mean")]
+    seen = b.gt(x, b.constant(0.0, dtype))
+    results += [getattr(b, name)(seen, axes=(1,)) for name in ("any", "all")]
+    rounded = b.cast(b.cast(x, dtype=bf16), dtype=dtype)
+    centred = b.sub(x, b.sum(x, axes=(1,), keepdims=True))
+    return make(b, [*results, b.sum(rounded, axes=(1,)), centred], {"t": t})
+
+
 def columns(t=37, width=40) -> Case:
     b = Builder()
     s = b.dim("t", 1, 512)

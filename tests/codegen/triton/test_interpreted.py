@@ -50,6 +50,14 @@ def test_reductions(interpreter, schedule):
     check(interpreter, samples.reductions(), schedule)
 
 
+@pytest.mark.parametrize("size", [(3, 0), (0, 0), (0, 5), (1, 1), (5, 33)])
+def test_rows_of_nothing_one_and_odd(interpreter, size):
+    t, width = size
+    persistent = ReduceSchedule(4, max(1 << (width - 1).bit_length(), 1), True)
+    for schedule in (persistent, ReduceSchedule(1, 64, True), ReduceSchedule(2, 16, False)):
+        check(interpreter, samples.sums(t, width), schedule, 8e-3)
+
+
 def test_columns(interpreter):
     check(interpreter, samples.columns(), ReduceSchedule(16, 16, False))
 
