@@ -82,6 +82,8 @@ class TritonBackend:
                 emitted.aligned,
                 emitted.num_warps,
                 emitted.num_stages,
+                emitted.pdl,
+                emitted.fp_fusion,
             )
         )
         name = f"{template}_{sha256(content.encode()).hexdigest()[:12]}"

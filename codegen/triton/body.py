@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...ir.dim import Dim, symbol
-from ..loops import LoopKernel
+from ..loops import LoopKernel, Pointwise, Reduce
 from .names import pointer_type
-from .scalars import PRELUDE
+from .scalars import prelude
 
 
 @dataclass
@@ -119,6 +119,7 @@ class Emitted:
     num_warps: int
     num_stages: int
     pdl: bool
+    fp_fusion: bool  # whether a * b + c may become one rounding
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def finish(
     lines = [f"@triton.jit\ndef {context.name}({arguments}):", *body.root.lines(1)]
     return Emitted(
         context.name,
-        PRELUDE + helpers + "\n".join(lines) + "\n",
+        prelude(context.interpret) + helpers + "\n".join(lines) + "\n",
         tuple(buffers),
         tuple(symbol(s) for s in kernel.symbols),
         tuple(signature),
@@ -165,6 +166,8 @@ def finish(
         num_warps,
         num_stages,
         context.pdl,
+        # sums of products want it; a difference that the module computes means what it says
+        not isinstance(kernel.parts[0], Pointwise | Reduce),
     )
 
 

@@ -10,9 +10,6 @@ from ...ir.errors import BuildError
 from ...ir.target import Target
 from .body import Emitted
 
-# Contracting a * b + c into one rounding: faster, and never less accurate.
-FP_FUSION = True
-
 
 @dataclass(frozen=True)
 class Compiled:
@@ -101,7 +98,7 @@ def _compile(triton: Any, emitted: Emitted, path: Path, target: Target) -> Any:
     options = {
         "num_warps": emitted.num_warps,
         "num_stages": emitted.num_stages,
-        "enable_fp_fusion": FP_FUSION,
+        "enable_fp_fusion": emitted.fp_fusion,
     }
     if target.kind == "cuda":
         gpu = GPUTarget("cuda", int(target.name.removeprefix("sm_")), 32)

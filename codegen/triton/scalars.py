@@ -2,16 +2,49 @@
 
 What Triton has no portable function for is composed here, so that the same source runs on NVIDIA
 and AMD GPUs and under Triton's interpreter. Errors are stated for float32.
+
+Triton's `/` and `sqrt` are approximations in float32 (2 units in the last place). The module's own
+divisions and square roots round correctly, as eager's do; `/` stands only inside functions that are
+approximations themselves.
 """
 
 from collections.abc import Callable
 
-from ...ir.types import DType, f64
+from ...ir.types import DType, f32, f64
 
 # Helpers that every emitted module starts with; @triton.jit functions are inlined where used.
-PRELUDE = """\
+_PRELUDE = """\
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def fmod(a, b):
+    # the exact remainder, which the compiler's own % is not
+    return libdevice.fmod(a, b)
+
+
+@triton.jit
+def divided(a, b):
+    return tl.div_rn(a, b) if a.dtype == tl.float32 else a / b
+
+
+@triton.jit
+def mod_floats(a, b):
+    r = fmod(a, b)
+    return tl.where((r != 0.0) & ((r < 0.0) != (b < 0.0)), r + b, r)
+
+
+@triton.jit
+def floordiv_floats(a, b):
+    # from the exact remainder: a / b rounded may be a whole number that the exact ratio is below
+    r = fmod(a, b)
+    ratio = divided(a, b)
+    q = divided(a - r, b)
+    q = round_even(q, 12582912.0 if a.dtype == tl.float32 else 6755399441055744.0)
+    q = tl.where((r != 0.0) & ((r < 0.0) != (b < 0.0)), q - 1.0, q)
+    return tl.where(b == 0.0, ratio, tl.where(q == 0.0, 0.0 * ratio, q))
 
 
 @triton.jit
@@ -87,6 +120,11 @@ def power(x, y):
 """
 
 
+def prelude(interpret: bool) -> str:
+    """The helpers. Triton's interpreter has no libdevice, and its own `%` is exact."""
+    return _PRELUDE.replace("libdevice.fmod(a, b)", "a % b") if interpret else _PRELUDE
+
+
 def _infix(operator: str) -> Callable[..., str]:
     return lambda dtype, a, b: f"{a} {operator} {b}"
 
@@ -103,12 +141,20 @@ def _extremum(name: str) -> Callable[..., str]:
     return text
 
 
+def _div(dtype: DType, a: str, b: str) -> str:
+    return f"tl.div_rn({a}, {b})" if dtype == f32 else f"{a} / {b}"
+
+
+def _sqrt(dtype: DType, x: str) -> str:
+    return f"tl.sqrt_rn({x})" if dtype == f32 else f"tl.sqrt({x})"
+
+
 def _floordiv(dtype: DType, a: str, b: str) -> str:
-    return f"tl.floor({a} / {b})" if dtype.is_float else f"floordiv_down({a}, {b})"
+    return f"floordiv_{'floats' if dtype.is_float else 'down'}({a}, {b})"
 
 
 def _mod(dtype: DType, a: str, b: str) -> str:
-    return f"{a} - {b} * tl.floor({a} / {b})" if dtype.is_float else f"mod_down({a}, {b})"
+    return f"mod_{'floats' if dtype.is_float else 'down'}({a}, {b})"
 
 
 def _round(dtype: DType, x: str) -> str:
@@ -121,7 +167,7 @@ TABLE: dict[str, Callable[..., str]] = {
     "add": _infix("+"),
     "sub": _infix("-"),
     "mul": _infix("*"),
-    "div": _infix("/"),
+    "div": _div,
     "floordiv": _floordiv,
     "mod": _mod,
     "neg": lambda dtype, x: f"-{x}",
@@ -143,7 +189,7 @@ TABLE: dict[str, Callable[..., str]] = {
     "log": _call("tl.log"),
     "log1p": _call("log1p"),
     "expm1": _call("expm1"),
-    "sqrt": _call("tl.sqrt"),
+    "sqrt": _sqrt,
     "rsqrt": _call("tl.rsqrt"),
     "sin": _call("tl.sin"),
     "cos": _call("tl.cos"),

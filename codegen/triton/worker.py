@@ -19,7 +19,8 @@ from .compile import compile_kernel
 def request_of(folder: str, target: str, number: int, emitted: Emitted) -> str:
     """The line that asks for launch `number`."""
     fields = asdict(emitted)
-    kept = ("name", "source", "signature", "aligned", "num_warps", "num_stages", "pdl")
+    kept = ("name", "source", "signature", "aligned", "num_warps", "num_stages")
+    kept += ("pdl", "fp_fusion")
     launch = {"buffers": len(emitted.buffers), **{k: fields[k] for k in kept}}
     return json.dumps({"folder": folder, "target": target, "number": number, "launch": launch})
 
@@ -38,6 +39,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         launch["num_warps"],
         launch["num_stages"],
         launch["pdl"],
+        launch["fp_fusion"],
     )
     try:
         compiled = compile_kernel(emitted, get_target(request["target"]))

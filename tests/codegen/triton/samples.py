@@ -241,6 +241,20 @@ def functions() -> tuple[Case, list[str]]:
     return make(b, list(made.values()), {}, arrays), list(made)
 
 
+def divisions(dtype=f32) -> Case:
+    """Quotients near whole numbers and far from them, of both signs, and those of no number."""
+    b = Builder()
+    numbers = np.array([1, 6, 7.5, 0.3, 9, 1e9, 3e30, 1e-30, 0, 5, np.inf, np.nan])
+    steps = np.array([0.1, 0.2, 2.5, 0.1, 0.3, 0.7, 7.0, 3.0, 4.0, np.inf, 2.0, 1.0])
+    signs = [(1, 1), (1, -1), (-1, 1), (-1, -1)]
+    arrays = {
+        "x": np.concatenate([s * numbers for s, _ in signs]),
+        "y": np.concatenate([s * steps for _, s in signs]),
+    }
+    x, y = (b.input(name, (48,), dtype) for name in ("x", "y"))
+    return make(b, [b.floordiv(x, y), b.mod(x, y)], {}, arrays)
+
+
 def cumulative(t=13) -> Case:
     b = Builder()
     s = b.dim("t", 1, 512)

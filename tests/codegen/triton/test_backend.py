@@ -1,5 +1,7 @@
 """The back end as `build` uses it: buckets, shared kernels, workspaces, parallel compilation."""
 
+import json
+from dataclasses import fields
 from itertools import pairwise
 
 import pytest
@@ -7,12 +9,14 @@ import pytest
 from tilewright.codegen.triton import pool
 from tilewright.codegen.triton.backend import TritonBackend
 from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.scalars import TABLE
+from tilewright.codegen.triton.worker import request_of
 from tilewright.ir.dim import evaluate
 from tilewright.ir.errors import BuildError
 from tilewright.ir.scalar import FUNCTIONS
 from tilewright.ir.target import get_target
-from tilewright.ir.types import bf16
+from tilewright.ir.types import bf16, f32
 
 from . import samples
 
@@ -62,6 +66,33 @@ def test_workspaces_of_decode_do_not_grow_with_prefill():
     spaces = TritonBackend(TARGET).launches(case.kernel, "0" * 64).workspaces
     most = sum(evaluate(t.nbytes, {"t": 4096, "seqs": 1}) for t in spaces.values())
     assert most < 100e6
+
+
+def launches_of(case):
+    _, buckets = choices(case.kernel, TARGET)
+    return [
+        (schedule, launch)
+        for _, _, schedule in buckets
+        for launch in emit_kernel(case.kernel, "kernel", schedule, TARGET)
+    ]
+
+
+@pytest.mark.parametrize("case", [samples.pointwise(), samples.norm(), samples.reductions()])
+def test_what_a_module_computes_is_not_contracted(case):
+    assert not any(launch.fp_fusion for _, launch in launches_of(case))
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32])
+def test_sums_of_products_are_contracted(dtype):
+    found = launches_of(samples.linear(4, dtype=dtype, norm=False))
+    assert all(launch.fp_fusion for _, launch in found)
+
+
+def test_a_worker_is_told_all_that_decides_a_binary():
+    (_, emitted), *_ = launches_of(samples.pointwise())
+    asked = json.loads(request_of("", TARGET.name, 0, emitted))["launch"]
+    known = {f.name for f in fields(emitted)} - {"dims", "grid"}  # these are the launch's own
+    assert asked.keys() == known
 
 
 def test_equal_kernels_are_compiled_once(monkeypatch):

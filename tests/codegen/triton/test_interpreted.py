@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.schedule import (
     AttentionSchedule,
     DotSchedule,
@@ -11,7 +12,8 @@ from tilewright.codegen.triton.schedule import (
     ReduceSchedule,
     SampleSchedule,
 )
-from tilewright.ir.types import bf16
+from tilewright.ir.target import get_target
+from tilewright.ir.types import bf16, f32, f64
 
 from . import samples
 from .harness import Interpreter, check
@@ -137,6 +139,29 @@ def test_rows_cut_into_pieces(interpreter, splits):
 
 def test_cumsum(interpreter):
     check(interpreter, samples.cumulative(), ReduceSchedule(4, 16, False))
+
+
+@pytest.mark.parametrize("dtype", [f32, f64])
+def test_floor_division_and_remainder_are_exact(interpreter, dtype):
+    case = samples.divisions(dtype)
+    got = interpreter.run(case, PointwiseSchedule(32, 1))
+    x, y = (np.asarray(a, dtype.numpy) for a in case.arrays[:2])
+    with np.errstate(all="ignore"):
+        wanted = x // y, np.mod(x, y)
+    for number, want in zip(case.written(), wanted, strict=True):
+        np.testing.assert_array_equal(got[number], want)
+
+
+def test_divisions_of_the_module_round_as_ieee_says():
+    case, _ = samples.functions()
+    (launch,) = emit_kernel(case.kernel, "kernel", PointwiseSchedule(), get_target("sm_90"))
+    body = launch.source[launch.source.index("def kernel(") :]
+    approximate = [line for line in body.splitlines() if " / " in line or "tl.sqrt(" in line]
+    # what is left is the sigmoid, alone and in silu
+    assert approximate
+    assert all("1.0 / (1.0 + tl.exp(" in line for line in approximate)
+    assert body.count("tl.div_rn(") == 2  # div, reciprocal
+    assert body.count("tl.sqrt_rn(") == 1
 
 
 def test_every_function(interpreter):
