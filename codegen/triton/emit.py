@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ...ir.errors import BuildError
 from ...ir.target import Target
-from ...ir.types import TensorType
+from ...ir.types import TensorType, f32
 from ..loops import Contract, LoopKernel, PagedAttention, Pointwise, Reduce, Sample
 from .attention import attention_pieces, emit_attention
 from .body import Context, Emitted
@@ -41,9 +41,29 @@ def emit_kernel(
     pieces, schedules = _pieces(kernel, schedule)
     pdl = target.kind == "cuda" and target.name not in ("sm_80", "sm_86", "sm_89") and not interpret
     return tuple(
-        _emit(piece.kernel, chosen, Context(name + piece.suffix, pdl, interpret, piece.workspaces))
+        _emit(
+            piece.kernel,
+            chosen,
+            Context(
+                name + piece.suffix,
+                pdl and overlaps(piece.kernel, chosen),
+                interpret,
+                piece.workspaces,
+            ),
+        )
         for piece, chosen in zip(pieces, schedules)
     )
+
+
+def overlaps(kernel: LoopKernel, schedule: Schedule) -> bool:
+    """Whether a launch is worth starting beside those in front of it and behind it.
+
+    Contractions of float32 over several rows are not: they run on ordinary cores, which programs
+    that wait for their turn take from them. On an H200, BERT in float32 took 3 times as long.
+    """
+    part = kernel.parts[0]
+    is_wide = isinstance(part, Contract) and f32 in (part.x_dtype, part.w_dtype)
+    return not (is_wide and isinstance(schedule, DotSchedule))
 
 
 def workspace_types(kernel: LoopKernel, schedule: Schedule) -> dict[str, TensorType]:

@@ -11,6 +11,7 @@ from tilewright.codegen.triton.backend import TritonBackend
 from tilewright.codegen.triton.choose import choices
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.scalars import TABLE
+from tilewright.codegen.triton.schedule import GemvSchedule
 from tilewright.codegen.triton.worker import request_of
 from tilewright.ir.dim import evaluate
 from tilewright.ir.errors import BuildError
@@ -93,6 +94,13 @@ def test_a_worker_is_told_all_that_decides_a_binary():
     asked = json.loads(request_of("", TARGET.name, 0, emitted))["launch"]
     known = {f.name for f in fields(emitted)} - {"dims", "grid"}  # these are the launch's own
     assert asked.keys() == known
+
+
+def test_many_rows_in_float32_start_alone():
+    for dtype, wanted in ((f32, False), (bf16, True)):
+        for schedule, launch in launches_of(samples.linear(4, dtype=dtype, norm=False)):
+            assert launch.pdl == (wanted or isinstance(schedule, GemvSchedule))
+            assert ("gdc_wait" in launch.source) == launch.pdl
 
 
 def test_equal_kernels_are_compiled_once(monkeypatch):
