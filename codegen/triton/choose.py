@@ -33,6 +33,9 @@ LONG_ROW, FEW_ROWS = (
 RESERVED = 3072  # bytes of shared memory for barriers and the joining of warps
 ROOMY = 128 * 1024  # bytes of shared memory that hold three or more stages of large tiles
 THIN = ((2, 16), (17, 64))  # rows for which rows of w take the long side of a tile
+# of one step of attention in float32: each is an instruction of its own, and twice as many take the
+# compiler more than twice as long (2^17: 5 s, 2^19: 45 s)
+PRODUCTS = 1 << 17
 SPLITS, PROGRAMS = (32, 8, 4), 1000  # of one token's keys; programs in all that are worth it
 MANY = 1 << 30  # added to the select value of attention for steps that are not pure decode
 
@@ -226,12 +229,16 @@ def _attention(
     kernel: LoopKernel, part: PagedAttention, facts: Facts, target: Target
 ) -> tuple[Dim, list[Bucket]]:
     """Pure decode (a token a sequence) by the number of sequences; everything else above MANY."""
-    wide = part.head_dim > 128 or kernel.params[part.q].type.dtype.bits > 16
-    group = part.num_heads // part.num_kv_heads
+    width, is_f32 = power_of_2(part.head_dim), kernel.params[part.q].type.dtype == f32
+    wide = part.head_dim > 128 or is_f32
+    group = power_of_2(part.num_heads // part.num_kv_heads)
     roomy = target.shared_bytes >= ROOMY
     stages = 2 if roomy else 1
-    keys = 32 if wide else 64
-    queries = max(64 // power_of_2(group), 1)
+    keys, rows = 32 if wide else 64, 64
+    if is_f32:
+        keys = max(min(keys, PRODUCTS // (max(group, 16) * width)), 16)
+        rows = min(rows, PRODUCTS // (keys * width))
+    queries = max(rows // group, 1)
     table: list[Bucket] = []
     after = 0
     for splits in SPLITS:

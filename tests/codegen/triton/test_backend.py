@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.codegen.triton import pool
 from tilewright.codegen.triton.backend import TritonBackend
-from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.triton.choose import PRODUCTS, choices, power_of_2
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.scalars import TABLE
 from tilewright.codegen.triton.schedule import GemvSchedule
@@ -60,6 +60,16 @@ def test_every_launch_has_a_variant_for_every_bucket(case):
             assert names <= planned.workspaces.keys()
     labels = [launch.label for launch in planned.launches]
     assert labels.count("") == 1
+
+
+@pytest.mark.parametrize("group", [1, 4, 24])
+@pytest.mark.parametrize("size", [64, 128, 200, 320, 512])
+def test_steps_of_attention_in_float32_stay_small_enough_to_compile(size, group):
+    case = samples.attention([1], [9], heads=2 * group, groups=2, size=size)
+    for _, _, schedule in choices(case.kernel, TARGET)[1]:
+        rows = max(16, power_of_2(schedule.queries * group))
+        least = max(16, power_of_2(group)) * 16 * power_of_2(size)  # nothing smaller is to be had
+        assert rows * schedule.keys * power_of_2(size) <= max(PRODUCTS, least)
 
 
 def test_workspaces_of_decode_do_not_grow_with_prefill():
