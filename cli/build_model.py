@@ -1,11 +1,11 @@
 """From a request to a compiled language model: an artifact as it is, from the cache, or built."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..ir.errors import ArtifactError, CheckpointError
+from ..ir.progress import Progress
 from ..ir.types import f32
 from ..runtime.artifact import Artifact, load_artifact
 from . import cache
@@ -15,8 +15,6 @@ from .request import PAGE_SIZE, Request
 
 MAX_STEP_TOKENS = 8192  # the range of a program's token dim
 DEFAULT_CONTEXT = 8192  # of models that state no limit
-
-Progress = Callable[[str, int, int], None]  # (what, done, of)
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,12 @@ def get_model(request: Request, progress: Progress) -> Built:
             fix="give a .gguf file, a folder with config.json, an artifact, or 'demo'",
         )
     if path is not None and request.is_artifact:
-        return Built(_with_tokenizer(_language_model(path), request), was_cached=True)
+        return Built(_with_tokenizer(_language_model(path, progress), request), was_cached=True)
     key = request.key
     if key is None:
         return Built(build_model(request, progress), was_cached=False)
     kept = cache.path_of(key)
-    found = _from_cache(kept)
+    found = _from_cache(kept, progress)
     if found is not None:
         return Built(found, was_cached=True)
     artifact = build_model(request, progress)
@@ -59,7 +57,7 @@ def get_model(request: Request, progress: Progress) -> Built:
     # read back through the memory map, once the traced module and the checkpoint are gone
     del artifact
     release_memory()
-    return Built(load_artifact(kept), was_cached=False)
+    return Built(load_artifact(kept, progress), was_cached=False)
 
 
 def _check_unchanged(request: Request, key: str) -> None:
@@ -82,8 +80,8 @@ def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:
     return replace(artifact, facts=facts, **given)
 
 
-def _language_model(path: Path) -> Artifact:
-    artifact = load_artifact(path)
+def _language_model(path: Path, progress: Progress) -> Artifact:
+    artifact = load_artifact(path, progress)
     if artifact.program.kv is None or "context_len" not in artifact.facts:
         raise ArtifactError(
             "the artifact is no language model",
@@ -97,6 +95,7 @@ def _language_model(path: Path) -> Artifact:
 def build_model(request: Request, progress: Progress) -> Artifact:
     """Capture, optimize, build."""
     require_tools(request.target)
+    progress("start", 0, 1)
     # the front end brings torch and transformers: a start from the cache does without
     from ..frontend.huggingface import capture_causal_lm
     from ..passes.pipelines import language_model
@@ -105,12 +104,12 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     stored, target = request.stored, request.target
     target.require_dtype(stored, "dtype")
     start = time.perf_counter()
-    progress("capture", 0, 1)
     captured = capture_causal_lm(
         request.path or request.model,
         tokenizer=request.tokenizer,
         # activations: matrix units want them narrow, a CPU gains nothing by it
         dtype=stored if target.is_gpu else f32,
+        progress=progress,
     )
     text = captured.tokenizer.load() if captured.tokenizer is not None else None
     captured_at = time.perf_counter()
@@ -150,12 +149,12 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     )
 
 
-def _from_cache(path: Path) -> Artifact | None:
+def _from_cache(path: Path, progress: Progress) -> Artifact | None:
     if not cache.has(path):
         return None
     cache.check_private(path)
     try:
-        artifact = _language_model(path)
+        artifact = _language_model(path, progress)
     except ArtifactError:
         cache.remove(path)  # damaged, say by a full disk: it is built again
         return None

@@ -1,6 +1,7 @@
 """`tilewright compile`: build an artifact, also for a device this machine does not have."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +38,7 @@ def compile_model(
     from ..runtime.artifact import is_artifact, save_artifact
     from .build_model import get_model
     from .compiler import resolve_target
+    from .counted import counted
     from .progress import progress
     from .request import Request, parse_dtype
 
@@ -55,7 +57,8 @@ def compile_model(
     )
     with progress(quiet) as show:
         built = get_model(request, show)
-        save_artifact(output, built.artifact)
+        weights = counted(built.artifact.weights, "save", show)
+        save_artifact(output, replace(built.artifact, weights=weights))
     figures = {
         "artifact": str(output),
         "seconds": round(time.perf_counter() - start, 2),

@@ -1,6 +1,6 @@
 """Graph and weights -> program and packed weights: the middle that every front end shares."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,12 @@ from ..ir import switches
 from ..ir.errors import DeviceError, OptionError, PassError
 from ..ir.graph import Graph
 from ..ir.program import Program
+from ..ir.progress import Progress, unwatched
 from ..ir.target import Target, cpu, get_target
 from ..passes import Pass, Report
+from .counted import counted
 from .prepared import PreparedWeights
 from .watching import dump_kernels, start_logging
-
-Progress = Callable[[str, int, int], None]  # (what, done, of)
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,17 @@ def compile_graph(
     pipeline: str | Sequence[Pass],
     target: Target,
     *,
-    progress: Progress | None = None,
+    progress: Progress = unwatched,
 ) -> Compiled:
     """Run the pipeline and build the kernels. Raises our own errors only."""
     start_logging()
     planned = passes.parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
-    result = passes.run(graph, planned)
+    result = passes.run(graph, planned, progress=progress)
     _check_finished(planned)
     program = build(result.graph, target, kv=result.kv, progress=progress)
     dump_kernels(program)
-    arrays = PreparedWeights(result, weights.__getitem__, program)
+    prepared = PreparedWeights(result, weights.__getitem__, program)
+    arrays = counted(prepared, "pack", progress)
     return Compiled(program, arrays, result.report, result.graph)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..ir import switches
 from ..ir.errors import DeviceError, OptionError
 from ..ir.program import Program
+from ..ir.progress import Progress, unwatched
 from ..runtime.artifact import Artifact, save_artifact
 from ..runtime.engine import Engine, EngineConfig
 from ..runtime.executable import Executable
@@ -17,8 +18,9 @@ from ..runtime.memory import plan_memory
 from ..runtime.runner import ProgramRunner
 from ..runtime.tokenizer import Tokenizer
 from . import cache
-from .build_model import MAX_STEP_TOKENS, Progress, get_model
+from .build_model import MAX_STEP_TOKENS, get_model
 from .compiler import open_device, resolve_target
+from .counted import counted
 from .request import Request, parse_dtype
 
 
@@ -59,7 +61,7 @@ class LLM(RuntimeLLM):
         max_num_batched_tokens: int = 512,
         seed: int = 0,
         use_cache: bool = True,
-        progress: Progress | None = None,
+        progress: Progress = unwatched,
     ):
         switches.check()
         _check_whole("max_num_batched_tokens", max_num_batched_tokens, 1, MAX_STEP_TOKENS)
@@ -79,7 +81,7 @@ class LLM(RuntimeLLM):
         )
         # a device that is not here is named before minutes of compiling, not after
         device = None if request.is_artifact else open_device(request.target)
-        built = get_model(request, progress or (lambda *_: None))
+        built = get_model(request, progress)
         _check_as_asked(built.artifact, request, target)
         program, facts = built.artifact.program, built.artifact.facts
         if max_model_len is not None and not 0 < max_model_len <= facts["context_len"]:
@@ -102,7 +104,10 @@ class LLM(RuntimeLLM):
         )
         try:
             self.executable = Executable(
-                program, built.artifact.weights, device, sizes={"pages": memory.num_pages}
+                program,
+                counted(built.artifact.weights, "place", progress),
+                device,
+                sizes={"pages": memory.num_pages},
             )
         except DeviceError:
             if not request.is_artifact and request.key is not None:

@@ -5,6 +5,7 @@ import gc
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -80,15 +81,20 @@ def memory() -> tuple[int, int]:
 
 def compilers() -> tuple[Compiler, ...]:
     """C++ compilers in the order they are tried; one that TILEWRIGHT_CXX names is the only one."""
+    from ..codegen.cpp.compile import split_command  # loads NumPy, which help texts do without
+
     named = switches.get("cxx")
     found: dict[str, Compiler] = {}
-    for name in [named] if named else ["g++", "clang++", "c++"]:
-        path = shutil.which(name)
+    for command in [split_command(named)] if named else [("g++",), ("clang++",), ("c++",)]:
+        path = shutil.which(command[0])
         real = os.path.realpath(path or "")
         if path and real not in found:  # c++ is often another name of g++
-            answer = subprocess.run([path, "--version"], capture_output=True, text=True)
+            asked = [path, *command[1:], "--version"]
+            answer = subprocess.run(asked, capture_output=True, text=True)
             first = (answer.stdout or answer.stderr).splitlines()
-            found[real] = Compiler(path, first[0] if first else "does not tell its version")
+            found[real] = Compiler(
+                shlex.join([path, *command[1:]]), first[0] if first else "does not tell its version"
+            )
     return tuple(found.values())
 
 

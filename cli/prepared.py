@@ -41,6 +41,9 @@ class PreparedWeights(Mapping[str, np.ndarray]):
         buffer = self._buffers[name]
         return packed_shape(buffer.layout, buffer.type.shape), buffer.type.dtype
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._buffers  # a look-up would compute the array
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._buffers)
 

@@ -1,6 +1,6 @@
 """What `build` asks of a language: how a kernel is launched, and, at the end, its binaries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,8 +8,6 @@ from ..ir.dim import Dim
 from ..ir.program import Kernel
 from ..ir.types import TensorType
 from .loops import LoopKernel
-
-Progress = Callable[[str, int, int], None]  # (what, done, of)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from ..ir.errors import BuildError, UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import KVLayout
 from ..ir.program import ALIGNMENT, Buffer, Choice, Program, Step
+from ..ir.progress import Progress, unwatched
 from ..ir.target import Target
-from .backend import Backend, Launch, Launches, Progress
+from .backend import Backend, Launch, Launches
 from .cost import operations_of, traffic_of
 from .lower import Lowered, lower_group
 from .pack import weight_layout
@@ -23,7 +24,7 @@ def build(
     target: Target,
     *,
     kv: KVLayout | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unwatched,
 ) -> Program:
     """Compile `graph` for `target`. Raises BuildError, or one error listing all groups that failed.
 
@@ -32,7 +33,7 @@ def build(
     """
     groups = split_groups(graph)
     layouts = choose_layouts(graph, target)
-    lowered = _lower_all(graph, groups, layouts)
+    lowered = _lower_all(graph, groups, layouts, progress)
     backend = _backend(target, progress)
     buffers = _make_buffers(graph, layouts)
     names = _buffer_names(graph)
@@ -120,10 +121,14 @@ def kernel_key(low: Lowered, target: Target) -> str:
 
 
 def _lower_all(
-    graph: Graph, groups: dict[str, list[Node]], layouts: dict[Value, str]
+    graph: Graph,
+    groups: dict[str, list[Node]],
+    layouts: dict[Value, str],
+    progress: Progress,
 ) -> list[Lowered]:
     lowered, problems = [], []
-    for group, nodes in groups.items():
+    for number, (group, nodes) in enumerate(groups.items()):
+        progress("lower", number, len(groups))
         try:
             lowered.append(lower_group(graph, nodes, layouts))
         except UnsupportedOp as error:
@@ -135,7 +140,7 @@ def _lower_all(
     return lowered
 
 
-def _backend(target: Target, progress: Progress | None) -> Backend:
+def _backend(target: Target, progress: Progress) -> Backend:
     if target.is_gpu:
         from .triton.backend import TritonBackend
 

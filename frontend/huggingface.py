@@ -1,7 +1,8 @@
 """Captures a Hugging Face causal language model as one graph over a symbolic number of tokens."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from ..ir.dim import Dim, symbol
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
 from ..ir.graph import Graph
+from ..ir.progress import Progress, unwatched
 from ..ir.types import DType
 from . import attention_hook
 from .attention_hook import HookDeclined
@@ -61,7 +63,13 @@ class CausalLM:
     notes: tuple[str, ...]
 
 
-def capture_causal_lm(model: Any, *, tokenizer: Any = None, dtype: DType | None = None) -> CausalLM:
+def capture_causal_lm(
+    model: Any,
+    *,
+    tokenizer: Any = None,
+    dtype: DType | None = None,
+    progress: Progress = unwatched,
+) -> CausalLM:
     """Capture a causal language model.
 
     `model` is a folder, a `.gguf` file, or a transformers module in memory (left as it was found;
@@ -78,7 +86,7 @@ def capture_causal_lm(model: Any, *, tokenizer: Any = None, dtype: DType | None 
         module, arrays = _check_module(model), {}
         eos = _module_eos(module)
     try:
-        imported, attention, notes = _capture(module)
+        imported, attention, notes = _capture(module, progress)
     except DimError as error:
         raise UnsupportedModel(
             "the model does not take any number of tokens",
@@ -153,7 +161,7 @@ class _Forward(torch.nn.Module):
         return self.root(input_ids=input_ids, use_cache=False, **options).logits
 
 
-def _capture(module: Any) -> tuple[Imported, str, list[str]]:
+def _capture(module: Any, progress: Progress) -> tuple[Imported, str, list[str]]:
     """Trace with our attention op, or with attention written out where that cannot be."""
     notes = []
     # the model's own choice comes last but one: it is what the user's model computes
@@ -161,7 +169,7 @@ def _capture(module: Any) -> tuple[Imported, str, list[str]]:
     for name in dict.fromkeys((attention_hook.NAME, attention_hook.DENSE, own, "eager")):
         try:
             with attention_hook.implementation(module, name):
-                imported = _trace(module)
+                imported = _trace(module, progress)
         except Exception as error:
             declined = _declined(error)
             if declined is None:
@@ -177,7 +185,7 @@ def _capture(module: Any) -> tuple[Imported, str, list[str]]:
     )
 
 
-def _trace(module: Any) -> Imported:
+def _trace(module: Any, progress: Progress) -> Imported:
     device = next(module.parameters()).device
     ids = torch.zeros((1, _EXAMPLE_TOKENS), dtype=torch.int64, device=device)
     positions = torch.arange(_EXAMPLE_TOKENS, device=device)[None]
@@ -186,14 +194,44 @@ def _trace(module: Any) -> Imported:
     # that would be a second trace. SmolLM2's 30 layers on 2 cores: 4 s to export, 0.2 s to import,
     # 490 MB resident, of which 440 MB are the libraries.
     wrapper = _Forward(module)
-    program, _ = export(wrapper, (ids, positions), None, ({1: hint}, {1: hint}))
+    with _layers_watched(module, progress):
+        program, _ = export(wrapper, (ids, positions), None, ({1: hint}, {1: hint}))
     tokens = Axis(symbol(TOKENS))
     imported = import_program(
-        program, name="causal_lm", axes=({1: tokens}, {1: tokens}), strip="root"
+        program,
+        name="causal_lm",
+        axes=({1: tokens}, {1: tokens}),
+        strip="root",
+        progress=progress,
     )
     # the example's length says nothing of the lengths to come
     symbols = {name: replace(s, hint=None) for name, s in imported.graph.symbols.items()}
     return replace(imported, graph=imported.graph.replace(symbols=symbols))
+
+
+@contextmanager
+def _layers_watched(module: Any, progress: Progress) -> Iterator[None]:
+    """Report each layer once it is traced: torch runs the module's own code once, layer by layer.
+
+    Layers are the members of the module's lists that are in no other list.
+    """
+    lists = [(n, m) for n, m in module.named_modules() if isinstance(m, torch.nn.ModuleList)]
+    names = [f"{name}." for name, _ in lists]
+    outermost = [m for name, m in lists if not any(name.startswith(other) for other in names)]
+    layers = [layer for each in outermost for layer in each]
+    traced: set[Any] = set()
+
+    def finished(layer: Any, *_: Any) -> None:
+        traced.add(layer)
+        progress("capture", len(traced), len(layers))
+
+    progress("capture", 0, len(layers))
+    hooks = [layer.register_forward_hook(finished) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _declined(error: BaseException | None) -> str | None:

@@ -18,6 +18,7 @@ from ..ir.dim import Dim, Expr
 from ..ir.errors import DimError, ShapeError, UnsupportedModel, UnsupportedOp
 from ..ir.facts import Facts
 from ..ir.graph import Value
+from ..ir.progress import Progress, unwatched
 from ..ir.types import DType, Shape, TensorType
 from .dtypes import from_torch, promote
 from .symbols import SymbolTable
@@ -165,11 +166,16 @@ class Importer:
         self.facts = self.table.facts
 
     def run(
-        self, graph: fx.Graph, module: torch.nn.Module, env: dict[fx.Node, Any]
+        self,
+        graph: fx.Graph,
+        module: torch.nn.Module,
+        env: dict[fx.Node, Any],
+        progress: Progress = unwatched,
     ) -> tuple[Any, ...]:
         """Import the nodes that the output needs. `env` holds the placeholders' values."""
         live = live_nodes(graph)
-        for node in graph.nodes:
+        for number, node in enumerate(graph.nodes):
+            progress("import", number, len(graph.nodes))
             if node.op == "output":
                 return tuple(fx.map_arg(node.args[0], lambda n: env[n]))
             if node in env or node not in live:

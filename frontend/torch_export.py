@@ -15,6 +15,7 @@ from ..ir.dim import Expr, Symbol, symbols_of
 from ..ir.dim import symbol as make_symbol
 from ..ir.errors import DimError, ShapeError, UnsupportedModel, VerifyError
 from ..ir.graph import Graph, Value
+from ..ir.progress import Progress, unwatched
 from ..ir.verify import verify
 from . import aten  # noqa: F401  fills the table
 from .dtypes import from_torch, to_numpy
@@ -115,6 +116,7 @@ def import_program(
     name: str = "main",
     axes: Sequence[Axes] = (),
     strip: str = "",
+    progress: Progress = unwatched,
 ) -> Imported:
     """Import an exported program.
 
@@ -123,7 +125,7 @@ def import_program(
     """
     if needs_decomposition(program):
         program = functionalize(program)
-    return _ProgramImport(program, name, tuple(axes), strip).run()
+    return _ProgramImport(program, name, tuple(axes), strip, progress).run()
 
 
 @dataclass
@@ -134,6 +136,7 @@ class _ProgramImport:
     name: str
     axes: tuple[Axes, ...]
     strip: str
+    progress: Progress
     weights: dict[str, LazyArray] = field(default_factory=dict)
     states: dict[str, LazyArray] = field(default_factory=dict)
 
@@ -147,7 +150,7 @@ class _ProgramImport:
         builder = Builder(self.name, table.symbols.values())
         importer = Importer(builder, table, self.strip)
         env, inputs, constants = self._arguments(builder, table, placeholders)
-        results = importer.run(program.graph, program.graph_module, env)
+        results = importer.run(program.graph, program.graph_module, env, self.progress)
         importer.raise_missing()
         outputs, leaves = self._results(builder, results)
         used = {operand for node in builder.nodes for operand in node.operands} | set(outputs)

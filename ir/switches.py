@@ -75,7 +75,8 @@ TABLE = (
         "cxx",
         "text",
         None,
-        "The C++ compiler. Default: the first of g++, clang++, c++ found.",
+        "The C++ compiler, its words split as by a shell: 'ccache g++'. Default: the first of g++,"
+        " clang++, c++ found.",
     ),
     Switch(
         "debug", "choice", "0", "1: errors carry their traceback on the command line.", ("0", "1")

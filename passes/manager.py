@@ -14,6 +14,7 @@ from ..ir.errors import ParseError, PassError, VerifyError
 from ..ir.graph import Graph
 from ..ir.layout import KVLayout
 from ..ir.parse import parse_attr, split_top
+from ..ir.progress import Progress, unwatched
 from ..ir.text import format_attr, print_graph
 from ..ir.verify import verify
 from .differential import Differential
@@ -137,8 +138,9 @@ def run_passes(
     check: int | None = None,
     dump: Path | None = None,
     stop_after: str | None = None,
+    progress: Progress = unwatched,
 ) -> PassResult:
-    """Run `passes` in order. What is not given is taken from the switches.
+    """Run `passes` in order. What is not given of the next three is taken from the switches.
 
     check 1 verifies after each pass; check 2 also runs the reference on small random inputs before
     and after each pass, and names the first pass whose numbers moved.
@@ -159,6 +161,7 @@ def run_passes(
     if dump is not None:
         _write(dump / "00-input.ir", graph)
     for number, each in enumerate(passes, 1):
+        progress("optimize", number - 1, len(passes))
         start = time.perf_counter()
         with collect() as found:
             after = each.run(graph)

@@ -17,13 +17,15 @@ them, so an artifact is to be trusted as far as its author.
 import json
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from ..ir.errors import ArtifactError
 from ..ir.program import Program
+from ..ir.progress import Progress, unwatched
 from ..ir.target import get_target
 from .cpu import instruction_sets
 from .program_json import plain, program_from_json, program_to_json
@@ -82,7 +84,8 @@ def save_artifact(path: Path | str, artifact: Artifact) -> Path:
     with new_storage(path) as storage:
         files = _Files(storage)
         kind = get_target(program.target).kind
-        binaries = {name: _kernel_path(name) + _BINARY_SUFFIX[kind] for name in program.blobs}
+        suffix = _BINARY_SUFFIX[kind]
+        binaries = {n: _kernel_path(n).removesuffix(suffix) + suffix for n in program.blobs}
         files.add(PROGRAM, _json({"binaries": binaries, "program": program_to_json(program)}))
         for name, blob in program.blobs.items():
             files.add(binaries[name], blob)
@@ -112,19 +115,19 @@ def save_artifact(path: Path | str, artifact: Artifact) -> Path:
     return path
 
 
-def load_artifact(path: Path | str) -> Artifact:
+def load_artifact(path: Path | str, progress: Progress = unwatched) -> Artifact:
     """Read an artifact and check it: version, every hash, and that this machine can run it."""
     path = Path(path)
     check_machine(read_manifest(path), path)
-    return open_artifact(path)
+    return open_artifact(path, progress)
 
 
-def open_artifact(path: Path | str) -> Artifact:
+def open_artifact(path: Path | str, progress: Progress = unwatched) -> Artifact:
     """`load_artifact` without asking whether this machine can run it: to look at one."""
     path = Path(path)
     storage = open_storage(path)
     manifest = _read_manifest(storage)
-    contents = {name: _verified(storage, name, facts) for name, facts in manifest["files"].items()}
+    contents = _contents(storage, manifest["files"], progress)
 
     def require(name: str) -> Any:
         if name not in contents:
@@ -205,7 +208,18 @@ def _read_manifest(storage: Storage) -> dict[str, Any]:
     return manifest
 
 
-def _verified(storage: Storage, name: str, facts: Any) -> Any:
+def _contents(storage: Storage, files: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Every file's content, once its hash was found right."""
+    total = sum(storage.size(check_name(name)) or 0 for name in files)
+    contents, done = {}, 0
+    for name, facts in files.items():
+        hashed = partial(lambda before, n: progress("load", before + n, total), done)
+        contents[name] = _verified(storage, name, facts, hashed)
+        done += len(contents[name])
+    return contents
+
+
+def _verified(storage: Storage, name: str, facts: Any, hashed: Callable[[int], None]) -> Any:
     if not isinstance(facts, dict):
         raise _damaged(storage.path, f"the manifest says of {name!r}: {facts!r}")
     size = storage.size(check_name(name))
@@ -214,7 +228,7 @@ def _verified(storage: Storage, name: str, facts: Any) -> Any:
     if size != facts.get("bytes"):
         raise _damaged(storage.path, f"{name} has {size} bytes, written were {facts.get('bytes')}")
     content = storage.map(name)
-    found = digest(content)
+    found = digest(content, hashed)
     if found != facts.get("sha256"):
         raise _damaged(
             storage.path,

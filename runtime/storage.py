@@ -37,13 +37,19 @@ def check_name(name: str) -> str:
     return name
 
 
-def digest(data: Any) -> str:
-    """SHA-256 over the SHA-256 of each 16 MiB: all cores work on a large file."""
+def digest(data: Any, hashed: Callable[[int], None] = lambda done: None) -> str:
+    """SHA-256 over the SHA-256 of each 16 MiB: all cores work on a large file.
+
+    `hashed` hears how many bytes are done.
+    """
     view = memoryview(data)
     chunks = [view[at : at + HASH_CHUNK] for at in range(0, len(view), HASH_CHUNK)]
     if len(chunks) > 1:
         with ThreadPoolExecutor(min(len(chunks), os.cpu_count() or 1)) as pool:
-            parts = list(pool.map(lambda c: hashlib.sha256(c).digest(), chunks))
+            parts = []
+            for part in pool.map(lambda c: hashlib.sha256(c).digest(), chunks):
+                parts.append(part)
+                hashed(min(len(parts) * HASH_CHUNK, len(view)))
     else:
         parts = [hashlib.sha256(chunk).digest() for chunk in chunks]
     return hashlib.sha256(b"".join(parts)).hexdigest()

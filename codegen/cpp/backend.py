@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from ...ir.dim import symbol
 from ...ir.program import Kernel
+from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
-from ..backend import Launch, Launches, Progress, Variant
+from ..backend import Launch, Launches, Variant
 from ..loops import LoopKernel
 from .compile import compile_library
 from .emit import emit_kernel
@@ -16,7 +17,7 @@ LIBRARY = "kernels.so"
 class CppBackend:
     """Collects sources by key; a kernel takes any sizes, so each group is one launch."""
 
-    def __init__(self, target: Target, progress: Progress | None = None):
+    def __init__(self, target: Target, progress: Progress = unwatched):
         self.target, self.progress = target, progress
         self.kernels: dict[str, Kernel] = {}  # by key
 
@@ -33,9 +34,5 @@ class CppBackend:
     def finish(self) -> tuple[Mapping[str, Kernel], Mapping[str, bytes]]:
         """Compile the library."""
         kernels = {k.name: k for k in self.kernels.values()}
-        if self.progress is not None:
-            self.progress("compile", 0, len(kernels))
-        library = compile_library([(k.name, k.source) for k in kernels.values()], self.target)
-        if self.progress is not None:
-            self.progress("compile", len(kernels), len(kernels))
-        return kernels, {LIBRARY: library}
+        sources = [(k.name, k.source) for k in kernels.values()]
+        return kernels, {LIBRARY: compile_library(sources, self.target, self.progress)}

@@ -1,19 +1,21 @@
 """C++ sources -> one shared library, by the system's compiler."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 
 from ...ir import switches
-from ...ir.errors import BuildError
+from ...ir.errors import BuildError, OptionError
+from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
+from ..scratch import scratch_folder
 from .abi import VERSION
 from .tables import kernel_table, turns_table
 
@@ -32,18 +34,35 @@ FLAGS = (
 )  # fmt: skip
 
 
-def find_compiler() -> str:
-    """The C++ compiler's path: the switch `cxx`, else the first of g++, clang++, c++."""
+def find_compiler() -> tuple[str, ...]:
+    """The words that start the C++ compiler: the switch `cxx`, else the first of g++, clang++, c++.
+
+    The switch is split as a shell would, so that a launcher may stand first: `ccache g++`.
+    """
     wanted = switches.get("cxx")
-    for name in (wanted,) if wanted else _CANDIDATES:
-        path = shutil.which(name)
+    for command in (split_command(wanted),) if wanted else ((name,) for name in _CANDIDATES):
+        path = shutil.which(command[0])
         if path:
-            return os.path.abspath(path)  # it is started in another folder
+            return os.path.abspath(path), *command[1:]  # it is started in another folder
+    looked_for = split_command(wanted)[0] if wanted else ", ".join(_CANDIDATES)
     raise BuildError(
         f"no C++ compiler {wanted!r}" if wanted else "no C++ compiler",
-        facts=f"looked for {wanted or ', '.join(_CANDIDATES)} on PATH",
+        facts=f"looked for {looked_for} on PATH",
         fix="install one (Debian: apt-get install g++), or name one with TILEWRIGHT_CXX",
     )
+
+
+def split_command(text: str) -> tuple[str, ...]:
+    """The words of a command, one at least. OptionError when quotes are not closed."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise OptionError(
+            f"TILEWRIGHT_CXX={text!r} is no command",
+            facts=str(error),
+            fix="quote it as for a shell: TILEWRIGHT_CXX='ccache g++'",
+        ) from None
+    return words or (text,)
 
 
 def flags_for(target: Target) -> tuple[str, ...]:
@@ -53,27 +72,26 @@ def flags_for(target: Target) -> tuple[str, ...]:
     return (*FLAGS, f"-march={march}", *wide, f"-DTW_ABI_VERSION={VERSION}")
 
 
-def compile_library(sources: Sequence[tuple[str, str]], target: Target) -> bytes:
+def compile_library(
+    sources: Sequence[tuple[str, str]], target: Target, progress: Progress = unwatched
+) -> bytes:
     """The bytes of a shared library with the kernels `sources`, (name, source) each.
 
-    A kernel's index at run time is its place in `sources`. On failure the sources are kept and
-    BuildError says where, with the compiler's words.
+    A kernel's index at run time is its place in `sources`. `progress` hears of each file that is
+    finished. On failure the sources are kept and BuildError says where, with the compiler's words.
     """
     compiler = find_compiler()
-    folder = Path(tempfile.mkdtemp(prefix="tilewright-"))
-    try:
-        library = _build(compiler, folder, sources, target)
-    except BuildError:
-        raise  # the folder stays: the message names it
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    content = library.read_bytes()
-    shutil.rmtree(folder)
-    return content
+    with scratch_folder() as folder:
+        return _build(compiler, folder, sources, target, progress)
 
 
-def _build(compiler: str, folder: Path, sources, target: Target) -> Path:
+def _build(
+    compiler: tuple[str, ...],
+    folder: Path,
+    sources: Sequence[tuple[str, str]],
+    target: Target,
+    progress: Progress,
+) -> bytes:
     for header in sorted(_HERE.glob("*.h")):
         shutil.copyfile(header, folder / header.name)
     units = [folder / name for name in _SUPPORT]
@@ -87,21 +105,24 @@ def _build(compiler: str, folder: Path, sources, target: Target) -> Path:
         unit.write_text("\n".join(source for _, source in members))
         units.append(unit)
     flags = flags_for(target)
-    jobs = [(unit, [compiler, *flags, "-c", unit.name, "-o", f"{unit.stem}.o"]) for unit in units]
-    _run_all(folder, jobs)
+    jobs = [(unit, [*compiler, *flags, "-c", unit.name, "-o", f"{unit.stem}.o"]) for unit in units]
+    files = len(jobs) + 1  # and the library
+    _run_all(folder, jobs, lambda done: progress("compile", done, files))
     library = folder / "library.so"
     objects = [f"{unit.stem}.o" for unit in units]
-    link = [compiler, *flags, "-shared", "-o", library.name, *objects, "-lm"]
+    link = [*compiler, *flags, "-shared", "-o", library.name, *objects, "-lm"]
     _Runner(folder).run(None, link)
-    if not library.is_file() or library.read_bytes()[:4] != ELF:
-        made = f"{library.stat().st_size} bytes of something else" if library.is_file() else "none"
+    content = library.read_bytes() if library.is_file() else b""
+    if content[:4] != ELF:
+        made = f"{len(content)} bytes of something else" if library.is_file() else "none"
         raise BuildError(
             "the C++ compiler made no shared library",
             where=str(library),
-            facts=f"{compiler} ended well, and of the library there is {made}",
+            facts=f"{' '.join(compiler)} ended well, and of the library there is {made}",
             fix="name a C++ compiler that works with TILEWRIGHT_CXX",
         )
-    return library
+    progress("compile", files, files)
+    return content
 
 
 def group_sources(sources: Sequence[tuple[str, str]], cores: int) -> list[list[tuple[str, str]]]:
@@ -120,15 +141,23 @@ def group_sources(sources: Sequence[tuple[str, str]], cores: int) -> list[list[t
     return units
 
 
-def _run_all(folder: Path, jobs: Sequence[tuple[Path, list[str]]]) -> None:
-    """Run the commands side by side, the longest sources first; the first failure is raised."""
+def _run_all(
+    folder: Path, jobs: Sequence[tuple[Path, list[str]]], done: Callable[[int], None]
+) -> None:
+    """Run the commands side by side, the longest sources first; the first failure is raised.
+
+    `done` hears how many have ended.
+    """
     runner = _Runner(folder)
     ordered = sorted(jobs, key=lambda job: -job[0].stat().st_size)
     workers = min(len(os.sched_getaffinity(0)), len(jobs))
+    done(0)
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for _ in pool.map(lambda job: runner.run(*job), ordered):
-                pass
+            futures = [pool.submit(runner.run, *job) for job in ordered]
+            for number, future in enumerate(as_completed(futures), 1):
+                future.result()
+                done(number)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             runner.stop()

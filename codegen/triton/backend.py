@@ -5,9 +5,10 @@ from hashlib import sha256
 
 from ...ir.dim import minimum
 from ...ir.program import Kernel
+from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
 from ...ir.types import TensorType
-from ..backend import Launch, Launches, Progress, Variant
+from ..backend import Launch, Launches, Variant
 from ..loops import Contract, LoopKernel, PagedAttention, Reduce
 from .body import Emitted
 from .choose import choices
@@ -33,7 +34,7 @@ _PLACEHOLDER = "kernel"
 class TritonBackend:
     """Kernels of one program for one GPU target."""
 
-    def __init__(self, target: Target, progress: Progress | None = None):
+    def __init__(self, target: Target, progress: Progress = unwatched):
         require_triton()
         self.target = target
         self.progress = progress
@@ -106,10 +107,11 @@ class TritonBackend:
         kernels: dict[str, Kernel] = {}
         blobs: dict[str, bytes] = {}
         items = list(self._collected.values())
-        report = self.progress or (lambda what, done, of: None)
-        report("compile", 0, len(items))
+        self.progress("compile", 0, len(items))
         compiled = compile_all(
-            [i.emitted for i in items], self.target, lambda n: report("compile", n, len(items))
+            [i.emitted for i in items],
+            self.target,
+            lambda done: self.progress("compile", done, len(items)),
         )
         suffix = "cubin" if self.target.kind == "cuda" else "hsaco"
         for item, result in zip(items, compiled):

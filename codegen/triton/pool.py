@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ...ir.errors import BuildError
 from ...ir.target import TARGETS, Target
+from ..scratch import scratch_folder
 from .body import Emitted
 from .compile import Compiled, compile_kernel, failed
 from .worker import request_of
@@ -29,8 +29,8 @@ def compile_all(
             results.append(compile_kernel(emitted, target))
             done(number + 1)
         return results
-    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
-        return _Pool(launches, target, Path(folder), done).run(workers)
+    with scratch_folder() as folder:
+        return _Pool(launches, target, folder, done).run(workers)
 
 
 class _Pool:

@@ -1,44 +1,211 @@
-"""The progress line: what it draws, that it ticks, and that it is silent without a terminal."""
+"""What is shown of long work: how it is drawn, what each stage reports, and that layers do not know
+who listens.
+"""
 
 import io
-import re
+import threading
 import time
 
-from tilewright.cli.progress import BAR, Line, progress
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tilewright.cli.compiler import compile_graph
+from tilewright.cli.counted import CountedWeights, counted
+from tilewright.cli.progress import BAR, Line, Log, progress
+from tilewright.frontend.torch_export import import_module
+from tilewright.ir.progress import UNITS
+from tilewright.ir.target import cpu
+from tilewright.passes.pipelines import dense
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def drawn(stream: io.StringIO) -> list[str]:
-    """What the line showed, one item a redraw."""
+    """What a line showed, one item a redraw."""
     return stream.getvalue().split("\r\x1b[2K")[1:]
 
 
-def test_it_shows_how_far_the_work_is_and_is_gone_afterwards():
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_a_line_shows_how_far_the_work_is_and_is_gone_afterwards(clock):
     stream = io.StringIO()
-    line = Line(stream, tick=60)
+    line = Line(stream, 3600, clock)
     line.show("capture", 0, 1)
     line.show("compile", 7, 14)
+    line.show("pack", 3 << 19, 6 << 20)
     line.close()
-    first, second, last = drawn(stream)
-    assert re.fullmatch(rf"capture  {' ' * BAR} 0 s", first)
-    assert re.fullmatch(rf"compile  ━{{{BAR // 2}}} {{{BAR // 2}}} 7/14  0 s", second)
-    assert last == ""
+    assert drawn(stream) == [
+        f"capture  {' ' * BAR} 0 s",
+        f"compile  {'━' * (BAR // 2)}{' ' * (BAR // 2)} 7/14  0 s",
+        f"pack     {'━' * (BAR // 4)}{' ' * (BAR * 3 // 4)} 1.5 MiB of 6.0 MiB  0 s",
+        "",
+    ]
 
 
-def test_it_goes_on_while_nothing_is_reported():
+def test_the_time_left_is_the_stages_own(clock):
+    line = Line(io.StringIO(), 3600, clock)
+    clock.now = 100
+    line.show("capture", 0, 30)
+    clock.now = 100.5
+    line.show("capture", 10, 30)
+    assert line.seconds_left() is None  # too early to tell
+    clock.now = 104
+    line.show("capture", 10, 30)
+    assert line.seconds_left() == pytest.approx(8)
+    line.show("compile", 0, 8)
+    assert line.seconds_left() is None
+    clock.now = 110
+    line.show("compile", 8, 8)
+    assert line.seconds_left() is None
+    line.show("compile", 0, 4)  # the same stage once more: another program
+    clock.now = 113
+    line.show("compile", 3, 4)
+    assert line.seconds_left() == pytest.approx(1)
+    line.close()
+
+
+def test_many_reports_are_few_drawings(clock):
     stream = io.StringIO()
-    line = Line(stream, tick=0.01)
-    line.show("capture", 0, 1)
-    deadline = time.monotonic() + 10
-    while len(drawn(stream)) < 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    line = Line(stream, 3600, clock)
+    for number in range(1001):
+        clock.now += 0.001
+        line.show("prefill", number, 1000)
     line.close()
-    count = len(drawn(stream))
-    assert count >= 5
+    assert 15 < len(drawn(stream)) < 30
+    assert "1000/1000" in drawn(stream)[-2]
+
+
+def test_a_stream_that_knows_ascii_only():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    line = Line(stream, 3600)
+    line.show("lower", 1, 2)
+    line.close()
+    assert b"=" * (BAR // 2) in stream.buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", [Line, Log])
+def test_it_goes_on_while_nothing_is_reported(kind):
+    stream = io.StringIO()
+    watcher = kind(stream, 0.01)
+    watcher.show("capture", 0, 1)
+    deadline = time.monotonic() + 10
+    while stream.getvalue().count("capture") < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    watcher.close()
+    text = stream.getvalue()
+    assert text.count("capture") >= 5
     time.sleep(0.05)
-    assert len(drawn(stream)) == count
+    assert stream.getvalue() == text
 
 
-def test_it_is_silent_without_a_terminal(capsys):
+def test_without_a_terminal_there_are_lines(clock):
+    stream = io.StringIO()
+    log = Log(stream, 3600, clock)
+    log.show("start", 0, 1)
+    log.draw()
+    log.show("capture", 0, 30)
+    clock.now = 10
+    log.show("capture", 10, 30)
+    log.draw()
+    log.show("pack", 1 << 20, 1 << 21)
+    log.draw()
+    log.close()
+    assert stream.getvalue().splitlines() == [
+        "start, 0 s",
+        "capture 10/30 layers, 10 s, 20 s left",
+        "pack 1.0 MiB of 2.0 MiB, 10 s",
+    ]
+
+
+def test_short_work_says_nothing_without_a_terminal_and_quiet_work_never(capsys, monkeypatch):
     with progress() as show:
         show("capture", 0, 1)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with progress(quiet=True) as show:
+        show("capture", 0, 1)
     assert capsys.readouterr() == ("", "")
+    with progress() as show:
+        show("capture", 0, 1)
+    assert "capture" in capsys.readouterr().err
+
+
+# ---- what is reported ------------------------------------------------------------------------
+
+
+def check_reports(reports: list[tuple[str, int, int]]) -> list[str]:
+    """Each stage grows to its end. -> the stages, in order."""
+    stages = list(dict.fromkeys(stage for stage, _, _ in reports))
+    assert set(stages) <= set(UNITS)
+    for stage in stages:
+        counts = [(done, of) for name, done, of in reports if name == stage]
+        assert counts == sorted(counts)
+        assert len({of for _, of in counts}) == 1
+        assert counts[-1][0] <= counts[-1][1]
+    return stages
+
+
+class Deep(nn.Module):
+    def __init__(self, width: int, depth: int):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.softmax(layer(x), -1)
+        return x
+
+
+def test_two_compilations_at_once_report_to_their_own():
+    imported = [import_module(Deep(width, 3), (torch.zeros(2, width),)) for width in (8, 24)]
+    reports: list[list] = [[], []]
+
+    def compile_one(number: int) -> None:
+        one = imported[number]
+        compiled = compile_graph(
+            one.graph,
+            one.weights,
+            dense(),
+            cpu(),
+            progress=lambda *report: reports[number].append(report),
+        )
+        for name in compiled.weights:
+            compiled.weights[name]
+
+    threads = [threading.Thread(target=compile_one, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for width, own in zip((8, 24), reports, strict=True):
+        assert check_reports(own) == ["optimize", "lower", "compile", "pack"]
+        # the library is the last of the files
+        files = [(done, of) for stage, done, of in own if stage == "compile"]
+        assert [done for done, _ in files] == list(range(files[0][1] + 1))
+        assert own[-1][1] == own[-1][2] >= 3 * width * width * 4
+
+
+def test_weights_are_counted_by_bytes_and_asked_for_once():
+    arrays = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(5, np.int8)}
+    heard = []
+    weights = counted(arrays, "save", lambda *report: heard.append(report))
+    assert "b" in weights
+    assert weights.facts("a")[0] == (2, 3)
+    assert heard == []
+    assert weights["b"] is arrays["b"]
+    assert weights["a"] is arrays["a"]
+    assert heard == [("save", 5, 29), ("save", 29, 29)]
+    assert counted(weights, "place", print) is weights
+    assert isinstance(weights, CountedWeights)

@@ -260,7 +260,7 @@ def test_compilers_that_fail(tmp_path, monkeypatch, kind):
     path.chmod(0o755)
     if kind == "hanging":
         monkeypatch.setattr(cpp, "LIMIT_SECONDS", 0.5)
-    monkeypatch.setattr(cpp.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     own = nn.Linear(4, 5)
     with (
         switches.switches(cxx=path),

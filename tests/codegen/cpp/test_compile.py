@@ -17,7 +17,7 @@ from tilewright.codegen.cpp.emit import emit_kernel
 from tilewright.codegen.loops import Axis, Load, LoopKernel, Param, Pointwise, Store
 from tilewright.ir import switches
 from tilewright.ir.dim import symbol
-from tilewright.ir.errors import BuildError
+from tilewright.ir.errors import BuildError, OptionError
 from tilewright.ir.target import cpu
 from tilewright.ir.types import TensorType, f8e4m3, f32
 
@@ -132,11 +132,31 @@ def test_no_compiler_says_what_was_looked_for(monkeypatch, tmp_path):
 def test_the_switch_chooses_the_compiler(tmp_path):
     log = tmp_path / "log"
     script = tmp_path / "mycxx"
-    script.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {find_compiler()} "$@"\n')
+    script.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {find_compiler()[0]} "$@"\n')
     script.chmod(script.stat().st_mode | stat.S_IEXEC)
     with switches.switches(cxx=str(script)):
         compile_library([("k", emit_kernel(copy(), "k", cpu()))], cpu("x86-64-v3"))
     assert "-march=x86-64-v3" in log.read_text()
+
+
+def test_a_launcher_may_stand_before_the_compiler(tmp_path):
+    log = tmp_path / "log"
+    launcher = tmp_path / "my launcher"
+    launcher.write_text(f'#!/bin/sh\necho "$1" >> {log}\nexec "$@"\n')
+    launcher.chmod(0o755)
+    (compiler,) = find_compiler()
+    with switches.switches(cxx=f"'{launcher}' {compiler} -DOWN_FLAG=1"):
+        assert find_compiler() == (str(launcher), compiler, "-DOWN_FLAG=1")
+        source = "#ifndef OWN_FLAG\n#error without the flag\n#endif\n"
+        compile_library([("k", source + emit_kernel(copy(), "k", cpu()))], cpu("x86-64-v3"))
+    assert set(log.read_text().splitlines()) == {compiler}
+    with switches.switches(cxx="ccache 'g++"), pytest.raises(OptionError, match="No closing quot"):
+        find_compiler()
+    with switches.switches(cxx="no-such-launcher g++"), pytest.raises(BuildError) as error:
+        find_compiler()
+    assert "no C++ compiler 'no-such-launcher g++'\n  looked for no-such-launcher on" in str(
+        error.value
+    )
 
 
 def test_a_failure_keeps_the_sources_and_shows_the_compilers_words():
