@@ -64,6 +64,7 @@ for name, function in VERBS.items():
 
 def run(argv: list[str] | None = None) -> None:
     """Run the command line on `argv` (default: the process's) and exit with its code."""
+    console.prepare_streams()
     args = list(sys.argv[1:] if argv is None else argv)
     # `--debug` is thought of once something has failed, so it is taken at the end of a line too.
     before_dashes = args.index("--") if "--" in args else len(args)

@@ -1,19 +1,21 @@
 """How a verb talks: errors in four parts to stderr, results to stdout, JSON on request."""
 
 import functools
+import io
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import typer
 
-from ..ir.errors import TilewrightError
+from ..ir.errors import OptionError, TilewrightError, shortened
 from . import interruption
 
 _debug = False
-MAX_COLUMNS, MAX_LINES = 600, 60  # of an error that is printed without --debug
+MAX_LINES = 60  # of an error that is printed without --debug
 
 
 def set_debug(on: bool) -> None:
@@ -51,7 +53,7 @@ def verb(function: Callable) -> Callable:
             hint = (
                 "" if _debug else "\n  run it again with --debug to see where, and please report it"
             )
-            text = f"{type(error).__name__}: {error}"
+            text = _one_screen(shortened(f"{type(error).__name__}: {error}"))
             _fail(f"{_red('InternalError')}: {text}\n  this is a bug in Tilewright{hint}", 1)
 
     return wrapped
@@ -76,13 +78,10 @@ def _fail(text: str, code: int) -> None:
 
 
 def _one_screen(text: str) -> str:
-    """A message without the rest of overlong lines and without its middle when it has too many."""
+    """A message without its middle when it has too many lines."""
     if _debug:
         return text
-    lines = [
-        line if len(line) <= MAX_COLUMNS else line[:MAX_COLUMNS] + f"... ({len(line)} characters)"
-        for line in text.splitlines()
-    ]
+    lines = text.splitlines()
     if len(lines) > MAX_LINES:
         left_out = len(lines) - MAX_LINES
         half = MAX_LINES // 2
@@ -97,8 +96,35 @@ def _red(text: str) -> str:
 
 
 def print_json(data: object) -> None:
-    """One JSON document on stdout."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    """One JSON document on stdout, in ASCII where the stream takes no other text."""
+    takes_all = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(data, indent=2, ensure_ascii=not takes_all, default=str))
+
+
+def prepare_streams() -> None:
+    """Let the output take any text: what its encoding lacks is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def read_input() -> str:
+    """All of standard input. OptionError when it is not text in the stream's encoding."""
+    with decoded("standard input"):
+        return sys.stdin.read()
+
+
+@contextmanager
+def decoded(what: str) -> Iterator[None]:
+    """OptionError, naming `what`, where bytes are read that are no text."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise OptionError(
+            f"{what} is not text",
+            facts=f"byte {error.start} is not {error.encoding.upper()}",
+            fix="give text, in UTF-8",
+        ) from None
 
 
 def human_bytes(count: float) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from ..ir.errors import OptionError
 from . import options
-from .console import print_json
+from .console import decoded, print_json, read_input
 
 if TYPE_CHECKING:
     from ..runtime.outputs import RequestOutput
@@ -61,16 +61,13 @@ def generate(
 
 def read_prompts(given: list[str], file: Path | None) -> list[str]:
     """Prompts of the command line and of a file. OptionError when there is none."""
-    texts = [sys.stdin.read().rstrip("\n") if text == "-" else text for text in given]
+    texts = [read_input().rstrip("\n") if text == "-" else text for text in given]
     if file is not None:
         if not file.is_file():
             raise OptionError(f"{file} is not a file", fix="--file names a file of prompts")
-        try:
-            texts += [line for line in file.read_text().splitlines() if line.strip()]
-        except UnicodeDecodeError:
-            raise OptionError(
-                f"{file} is not UTF-8 text", fix="a prompt stands on each line"
-            ) from None
+        with decoded(str(file)):
+            lines = file.read_text(encoding="utf-8").splitlines()
+        texts += [line for line in lines if line.strip()]
     if not texts:
         raise OptionError("no prompt", fix="give one after the model, or --file, or - for a pipe")
     return texts

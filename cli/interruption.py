@@ -1,5 +1,7 @@
 """Ctrl-C ends a command with one line and code 130, wherever it comes: in an import or a callback.
 
+SIGTERM ends it with code 143, and what is begun is undone: a scratch folder, a half-written file.
+
 Libraries turn an interruption into errors of their own (NumPy into an ImportError), and the
 interpreter drops one that comes in a callback; so it is remembered here that there was one.
 """
@@ -15,6 +17,7 @@ from types import FrameType
 from typing import TextIO
 
 CODE = 130
+TERMINATED = 143
 _came = False  # since the process began, or since somebody took care of it
 _is_said = False
 
@@ -43,6 +46,7 @@ def watched() -> Iterator[None]:
     """A command's whole life; the process ends here when it was interrupted."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _handle)
+        signal.signal(signal.SIGTERM, _terminate)
         sys.unraisablehook = _unraisable
         # what is left then is the interpreter's own end
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
@@ -60,6 +64,11 @@ def _handle(number: int, frame: FrameType | None) -> None:
     if _is_importing(frame):
         _leave()  # nothing is begun that must be undone, and libraries would print tracebacks
     raise KeyboardInterrupt
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the undoing is not cut short
+    raise SystemExit(TERMINATED)
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..ir.errors import OptionError
-from .console import print_json
+from .console import decoded, print_json, read_input
 
 
 def opt(
@@ -75,7 +75,7 @@ def opt(
     if report and not as_json:
         print(result.report, file=sys.stderr)
     if output is not None:
-        output.write_text(text)
+        output.write_text(text, encoding="utf-8")
     if as_json:
         print_json({"graph": text, "report": result.report.to_json()})
     elif output is None:
@@ -85,19 +85,13 @@ def opt(
 def read_text(file: str) -> str:
     """The text of a file, or of standard input for "-". OptionError when there is no text."""
     if file == "-":
-        return sys.stdin.read()
+        return read_input()
     path = Path(file)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise OptionError(f"{file} {what}", fix="give the path of a graph's text, or -")
-    try:
-        return path.read_text()
-    except UnicodeDecodeError as error:
-        raise OptionError(
-            f"{file} is not text",
-            facts=f"byte {error.start} is not UTF-8",
-            fix="give the path of a graph's text, as TILEWRIGHT_DUMP writes it",
-        ) from None
+    with decoded(file):
+        return path.read_text(encoding="utf-8")
 
 
 def _list_passes() -> list[dict]:

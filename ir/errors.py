@@ -1,11 +1,14 @@
 """The errors a caller may meet, one class for each thing the caller can do about it."""
 
+MAX_COLUMNS = 600  # of a line of a message: more is not read, and may be a whole file
+
 
 class TilewrightError(Exception):
     """Base of every error we raise on purpose.
 
     A message has four parts: what is wrong, where, the facts that disagree, and what to do. Pass
-    the first as `what`, the others by name; each is optional but for `what`.
+    the first as `what`, the others by name; each is optional but for `what`. The message
+    shows the beginning of overlong lines; the parts have them whole.
     """
 
     def __init__(self, what: str, *, where: str = "", facts: str = "", fix: str = ""):
@@ -14,12 +17,20 @@ class TilewrightError(Exception):
         if where:
             lines.append(f"  at {where}")
         lines += [f"  {line}" for part in (facts, fix) if part for line in part.splitlines()]
-        super().__init__("\n".join(lines))
+        super().__init__(shortened("\n".join(lines)))
 
     @property
     def kind(self) -> str:
         """The class name: what a command line prints before the message."""
         return type(self).__name__
+
+
+def shortened(text: str) -> str:
+    """A message with its overlong lines cut, and with how long they were."""
+    return "\n".join(
+        line if len(line) <= MAX_COLUMNS else f"{line[:MAX_COLUMNS]}... ({len(line)} characters)"
+        for line in text.split("\n")
+    )
 
 
 class UnsupportedOp(TilewrightError):

@@ -19,6 +19,8 @@ from .graph import Graph, Node, Value
 from .op import Op, get_op
 from .types import DTYPES, DType, TensorType
 
+SHOWN_COLUMNS = 120  # of the line that an error is in
+
 _DIM = re.compile(r"dim (\w+) in \[(\d+), ?(\d*)\](?: multiple (\d+))?(?: hint (\d+))?$")
 _ARGUMENT = re.compile(r"(input|state) %(\w+) : (.+)$")
 _WEIGHT = re.compile(r"weight %(\w+) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\") : (.+)$")
@@ -211,10 +213,13 @@ class _GraphParser:
 
     def error(self, what: str, line: _Line, near: str = "") -> ParseError:
         column = max(line.text.find(near), 0) if near else 0
+        # of a long line, what is around the place
+        begin = max(0, column - SHOWN_COLUMNS // 2)
+        shown = line.text[begin : begin + SHOWN_COLUMNS]
         return ParseError(
             what,
             where=f"{self.path}:{line.number}:{column + 1}",
-            facts=f"{line.text}\n{' ' * column}^",
+            facts=f"{shown}\n{' ' * (column - begin)}^",
         )
 
 

@@ -33,11 +33,13 @@ from .safetensors_file import facts_of, read_safetensors, write_safetensors
 from .storage import (
     MANIFEST,
     MAX_FILES,
+    PROGRAM,
     Hasher,
     Storage,
     Writer,
     check_name,
     digest,
+    is_ours,
     new_storage,
     open_storage,
 )
@@ -46,7 +48,7 @@ VERSION = 1  # of this layout; another one is refused
 MAX_JSON_BYTES = 512 << 20
 _SUFFIX = {"cpp": ".cpp", "triton": ".py"}
 _BINARY_SUFFIX = {"cpu": ".so", "cuda": ".cubin", "hip": ".hsaco"}
-PROGRAM, GRAPH, FACTS, EXTRAS = "program.json", "graph.ir", "facts.json", "extras/"
+GRAPH, FACTS, EXTRAS = "graph.ir", "facts.json", "extras/"
 WEIGHTS, STATES = "weights.safetensors", "states.safetensors"
 TOKENIZER, CHAT = "tokenizer.json", "chat_template.jinja"
 
@@ -70,9 +72,9 @@ class Artifact:
 
 
 def is_artifact(path: Path | str) -> bool:
-    """Whether an artifact seems to be at `path`: a directory with a manifest, or a .zip."""
+    """Whether an artifact seems to be at `path`: a directory with a manifest of ours, or a .zip."""
     path = Path(path)
-    return (path / MANIFEST).is_file() or (path.suffix == ".zip" and path.is_file())
+    return is_ours(path) or (path.suffix == ".zip" and path.is_file())
 
 
 def save_artifact(path: Path | str, artifact: Artifact) -> Path:

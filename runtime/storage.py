@@ -20,6 +20,9 @@ from ..ir.errors import ArtifactError
 from ..ir.program import ALIGNMENT
 
 MANIFEST = "manifest.json"
+PROGRAM = "program.json"
+FORMAT = b'"tilewright"'  # stands at the beginning of a manifest
+MARK_BYTES = 200
 MAX_FILES = 100_000
 HASH_CHUNK = 16 << 20
 
@@ -255,14 +258,32 @@ def _new_files(path: Path) -> Iterator[Writer]:
             temporary.unlink(missing_ok=True)
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a directory or a zip was written by us, as far as its manifest's beginning says.
+
+    Others have a file of that name as well. One that is damaged is known by the program beside it.
+    """
+    try:
+        if path.is_dir():
+            if not (path / MANIFEST).is_file():
+                return False
+            with (path / MANIFEST).open("rb") as file:
+                return FORMAT in file.read(MARK_BYTES) or (path / PROGRAM).is_file()
+        if not zipfile.is_zipfile(path):
+            return False
+        with zipfile.ZipFile(path) as archive, archive.open(MANIFEST) as file:
+            return FORMAT in file.read(MARK_BYTES)
+    except (OSError, KeyError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
+        return False  # unreadable, no such file in the zip, compressed or encrypted in some way
+
+
 def _check_replaceable(path: Path) -> None:
-    is_ours = (path / MANIFEST).is_file() if path.is_dir() else path.suffix == ".zip"
     is_empty = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not is_ours and not is_empty:
+    if path.exists() and not is_ours(path) and not is_empty:
         raise ArtifactError(
             "will not overwrite what is no artifact",
             where=str(path),
-            facts="a directory without manifest.json" if path.is_dir() else "a file",
+            facts=f"{'a directory' if path.is_dir() else 'a file'} without a {MANIFEST} of ours",
             fix="choose another path, or remove it first",
         )
 

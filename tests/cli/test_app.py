@@ -8,7 +8,7 @@ import typer
 
 import tilewright as package
 from tilewright.cli import console
-from tilewright.ir.errors import ShapeError
+from tilewright.ir.errors import MAX_COLUMNS, ShapeError
 
 VERBS = ["generate", "chat", "compile", "inspect", "opt", "doctor", "demo"]
 
@@ -117,7 +117,7 @@ def test_a_long_error_is_kept_to_one_screen(capsys, monkeypatch):
     end_of(failing(error))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == console.MAX_LINES + 1
-    assert max(map(len, lines)) < console.MAX_COLUMNS + 40
+    assert max(map(len, lines)) < MAX_COLUMNS + 40
     assert lines[1].endswith("... (5009 characters)")
     assert "  ... (441 lines left out, --debug shows them)" in lines
     assert lines[-1].startswith("  fact 499")

@@ -250,6 +250,28 @@ def test_version_format_and_path(folder, tmp_path):
         load_artifact(tmp_path / "text.zip")
 
 
+def test_a_manifest_of_somebody_else_makes_no_artifact(folder, tmp_path):
+    """Such as a checkpoint folder that has one too: it is read as what it is, never replaced."""
+    other = tmp_path / "checkpoint"
+    other.mkdir()
+    (other / "manifest.json").write_text('{"name": "web app", "icons": []}')
+    assert not is_artifact(other)
+    photos = tmp_path / "photos.zip"
+    with zipfile.ZipFile(photos, "w") as archive:
+        archive.writestr("a.jpg", b"...")
+    for path in (other, photos):
+        with pytest.raises(ArtifactError, match=r"without a manifest.json of ours"):
+            save_artifact(path, sample())
+    (folder / "manifest.json").write_text("")
+    assert is_artifact(folder)  # damaged, and still one: program.json is there
+
+
+def test_binaries_have_their_suffix_once(folder):
+    names = [path.name for path in (folder / "kernels").iterdir()]
+    assert names
+    assert [name for name in names if name.count(".so") > 1] == []
+
+
 @pytest.mark.parametrize(
     "name", ["../secret", "/etc/passwd", "a/../../b", "c:\\x", "kernels//x", ""]
 )
