@@ -111,7 +111,9 @@ def build_model(request: Request, progress: Progress) -> Artifact:
         dtype=stored if target.is_gpu else f32,
         progress=progress,
     )
-    text = captured.tokenizer.load() if captured.tokenizer is not None else None
+    source = captured.tokenizer
+    # without one, prompts are lists of token numbers
+    text = source.load() if source is not None and source.exists else None
     captured_at = time.perf_counter()
     pipeline = language_model(
         None if stored == f32 else stored,

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from . import cache
 from .build_model import MAX_STEP_TOKENS, get_model
 from .compiler import open_device, resolve_target
 from .counted import counted
+from .machine import release_memory
 from .request import Request, parse_dtype
 
 
@@ -103,7 +105,7 @@ class LLM(RuntimeLLM):
             needs_context=max_model_len is not None,
         )
         try:
-            self.executable = Executable(
+            executable = Executable(
                 program,
                 counted(built.artifact.weights, "place", progress),
                 device,
@@ -122,9 +124,28 @@ class LLM(RuntimeLLM):
             seed=seed,
         )
         reader = _read_tokenizer(built.artifact)
-        engine = Engine(ProgramRunner(self.executable), config, reader)
+        engine = Engine(ProgramRunner(executable), config, reader)
         super().__init__(engine, reader, memory=memory)
         self.artifact, self.was_cached = built.artifact, built.was_cached
+
+    @property
+    def executable(self) -> Executable:
+        """The program with its weights on the device. RequestError once the model is closed."""
+        return self.engine.runner.executable
+
+    def close(self) -> None:
+        """Give back weights, pages and temporary memory; what still runs ends as aborted.
+
+        RequestError at any later use. `with LLM(...) as llm:` closes at the end of the block.
+        """
+        super().close()
+        self.artifact = replace(self.artifact, weights={})
+        release_memory()
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        state = f"{self.memory}" if self._engine is not None else "closed"
+        return f"<LLM {facts['architecture']}, {facts['dtype']} on {self.program.target}: {state}>"
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -150,6 +171,7 @@ class LLM(RuntimeLLM):
 
     def save(self, path: str | Path) -> Path:
         """Write an artifact that `LLM(path)` loads without compiling anything."""
+        assert self.engine is not None  # a closed model raises here
         return save_artifact(path, self.artifact)
 
 

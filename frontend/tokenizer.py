@@ -26,10 +26,14 @@ class LoadedTokenizer:
 
 @dataclass(frozen=True)
 class TokenizerSource:
-    """A tokenizer that is read when asked for; `load` raises `CheckpointError` if there is none."""
+    """A tokenizer that is read when asked for; `load` raises `CheckpointError` if there is none.
+
+    A model without one takes prompts as lists of token numbers.
+    """
 
     where: str
     load: Callable[[], LoadedTokenizer]
+    exists: bool = True
 
 
 def from_transformers(tokenizer: Any, where: str = "the tokenizer given") -> TokenizerSource:
@@ -39,9 +43,10 @@ def from_transformers(tokenizer: Any, where: str = "the tokenizer given") -> Tok
 
 def from_folder(folder: Path) -> TokenizerSource:
     """The source for a Hugging Face folder."""
+    exists = any((folder / name).is_file() for name in _FILES)
 
     def load() -> LoadedTokenizer:
-        if not any((folder / name).is_file() for name in _FILES):
+        if not exists:
             raise _missing(str(folder), f"none of {', '.join(_FILES)} is there")
         from transformers import AutoTokenizer
 
@@ -51,7 +56,7 @@ def from_folder(folder: Path) -> TokenizerSource:
             raise _damaged(str(folder), error) from error
         return _unwrap(tokenizer, str(folder))
 
-    return TokenizerSource(str(folder), load)
+    return TokenizerSource(str(folder), load, exists)
 
 
 def from_gguf(file: GGUFFile) -> TokenizerSource:
@@ -88,7 +93,7 @@ def from_gguf(file: GGUFFile) -> TokenizerSource:
             raise _damaged(where, error) from error
         return _unwrap(wrapped, where)
 
-    return TokenizerSource(str(file.path), load)
+    return TokenizerSource(str(file.path), load, bool(file.metadata.get("tokenizer.ggml.tokens")))
 
 
 _GGUF_IDS = {

@@ -74,7 +74,7 @@ class Artifact:
 def is_artifact(path: Path | str) -> bool:
     """Whether an artifact seems to be at `path`: a directory with a manifest of ours, or a .zip."""
     path = Path(path)
-    return is_ours(path) or (path.suffix == ".zip" and path.is_file())
+    return (path.is_file() and path.suffix == ".zip") or (path.is_dir() and is_ours(path))
 
 
 def save_artifact(path: Path | str, artifact: Artifact) -> Path:

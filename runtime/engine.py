@@ -141,6 +141,11 @@ class Engine:
         if not sequence.is_finished:
             self._finish(sequence, "abort")
 
+    def abort_all(self) -> None:
+        """End every sequence now."""
+        for sequence in list(self._live):
+            self.abort(sequence)
+
     def step(self) -> list[Sequence]:
         """Run one step. -> the sequences that got a token or were finished by it."""
         begin = self._clock()

@@ -4,24 +4,26 @@ Several threads may use one LLM: their requests share steps.
 """
 
 import itertools
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 from ..ir.errors import RequestError
+from ..ir.progress import Progress, unwatched
 from .engine import Engine
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling import SamplingParams
 from .sequence import Sequence
 from .stats import Stats
+from .stream import TextDeltas
 from .tokenizer import Messages, Tokenizer
+from .watch import Watch, progress_bar
 
 Prompt = str | Seq[int] | Mapping[str, Any]
-Progress = Callable[[int, int, Stats], None]  # (finished requests, of, the engine's counts)
+UseTqdm = bool | Callable[..., Any]
 
 
 class LLM:
@@ -37,46 +39,42 @@ class LLM:
         default_params: SamplingParams | None = None,
         memory: Any = None,
     ):
-        self.engine, self.memory = engine, memory
+        self._engine: Engine | None = engine
+        self.memory = memory
+        self.stats: Stats = engine.stats  # of all requests so far: tokens a second and the like
         self.tokenizer = tokenizer or engine.tokenizer
         self.default_params = default_params or SamplingParams()
         self._lock = threading.Lock()
         self._ids = itertools.count()  # of requests; safe to draw from in several threads
         self._dropped: deque[Sequence] = deque()  # of streams that were garbage: see TextDeltas
 
-    @property
-    def stats(self) -> Stats:
-        """Counts and times of all requests so far: tokens a second and the like."""
-        return self.engine.stats
-
     def generate(
         self,
         prompts: Prompt | Seq[Prompt],
         sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = False,
-        progress: Progress | None = None,
+        use_tqdm: UseTqdm = True,
+        progress: Progress = unwatched,
     ) -> list[RequestOutput]:
         """Complete prompts, all of them together; results in their order.
 
         A prompt is text, a list of token numbers, or {"prompt": text} or {"prompt_token_ids": ...}.
         RequestError names the first prompt that cannot be served, before any runs. `use_tqdm` shows
-        a line of progress on stderr; `progress` is called after each step instead.
+        a bar on a terminal once it takes a second; a function is called in place of `tqdm` for
+        another bar. `progress` hears of prompt tokens, then of finished prompts.
         """
         many = _as_list(prompts)
         requests = [self._read(p, f"prompt {i} of {len(many)}") for i, p in enumerate(many)]
         params = self._params(sampling_params, len(requests))
-        if use_tqdm and progress is None:
-            progress = _show_progress
-        return self._complete(requests, params, progress)
+        return self._complete(requests, params, use_tqdm, progress)
 
     def chat(
         self,
         messages: Messages | Seq[Messages],
         sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = False,
-        progress: Progress | None = None,
+        use_tqdm: UseTqdm = True,
+        progress: Progress = unwatched,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or a list of them."""
@@ -84,13 +82,20 @@ class LLM:
         many: Any = [messages] if is_one or isinstance(messages[0], Mapping) else messages
         requests = [self._read_chat(m, chat_template_kwargs) for m in many]
         params = self._params(sampling_params, len(requests))
-        if use_tqdm and progress is None:
-            progress = _show_progress
-        return self._complete(requests, params, progress)
+        return self._complete(requests, params, use_tqdm, progress)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> "TextDeltas":
-        """Complete one prompt; iterate over the result to get the text piece by piece."""
-        return self._stream(self._read(prompt), sampling_params)
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        progress: Progress = unwatched,
+    ) -> TextDeltas:
+        """Complete one prompt; iterate over the result to get the text piece by piece.
+
+        `progress` hears of the prompt's tokens until the first piece comes.
+        """
+        return self._stream(self._read(prompt), sampling_params, progress)
 
     def stream_chat(
         self,
@@ -98,9 +103,46 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> "TextDeltas":
+        progress: Progress = unwatched,
+    ) -> TextDeltas:
         """Answer one conversation piece by piece."""
-        return self._stream(self._read_chat(messages, chat_template_kwargs), sampling_params)
+        request = self._read_chat(messages, chat_template_kwargs)
+        return self._stream(request, sampling_params, progress)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give back weights, pages and temporary memory; what still runs ends as aborted.
+
+        RequestError at any later use. Closing twice is closing once.
+        """
+        with self._lock:
+            if self._engine is not None:
+                self._engine.abort_all()
+                self._engine = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._engine is None:
+            return "<LLM, closed>"
+        pool = self._engine.pool
+        return f"<LLM, context of {self._engine.config.context_len}, {pool.num_pages} pages>"
+
+    @property
+    def engine(self) -> Engine:
+        """What schedules and runs. RequestError once the model is closed."""
+        if self._engine is None:
+            raise RequestError(
+                "the model is closed",
+                facts="close() gave its memory back",
+                fix="make it again: LLM(...)",
+            )
+        return self._engine
 
     # ---- requests ----------------------------------------------------------------------------
 
@@ -173,7 +215,8 @@ class LLM:
         self,
         requests: Seq[tuple[str | None, list[int]]],
         params: Seq[SamplingParams],
-        progress: Progress | None,
+        use_tqdm: UseTqdm,
+        progress: Progress,
     ) -> list[RequestOutput]:
         for index, ((_, tokens), one) in enumerate(zip(requests, params)):
             self._check(tokens, one, f"prompt {index} of {len(requests)}")
@@ -182,19 +225,16 @@ class LLM:
             with self._lock:
                 for (_, tokens), one in zip(requests, params):
                     groups.append(self._add(tokens, one))
-            pending = [s for group in groups for s in group]
-            while pending:
-                with self._lock:
-                    self._step()
-                pending = [s for s in pending if not s.is_finished]
-                if progress is not None:
-                    done = sum(all(s.is_finished for s in group) for group in groups)
-                    progress(done, len(groups), self.stats)
+            with progress_bar(use_tqdm, len(groups), self.stats) as bar:
+                watch = Watch(groups, (bar, progress))
+                pending = [s for group in groups for s in group]
+                while pending:
+                    with self._lock:
+                        self._step()
+                    pending = [s for s in pending if not s.is_finished]
+                    watch.after_step(is_last=not pending)
         finally:  # after an error or Ctrl-C nothing of this call stays in the engine
-            with self._lock:
-                for group in groups:
-                    for sequence in group:
-                        self.engine.abort(sequence)
+            self._abort([s for group in groups for s in group])
         return [
             self._output(text, tokens, group) for (text, tokens), group in zip(requests, groups)
         ]
@@ -205,6 +245,12 @@ class LLM:
         except RequestError as error:
             raise RequestError(error.what, where=where, facts=error.facts, fix=error.fix) from None
 
+    def _abort(self, sequences: Seq[Sequence]) -> None:
+        with self._lock:
+            for sequence in sequences:
+                if not sequence.is_finished:  # else the engine may be gone
+                    self.engine.abort(sequence)
+
     def _step(self) -> None:
         while self._dropped:
             self.engine.abort(self._dropped.popleft())
@@ -212,15 +258,18 @@ class LLM:
             self.engine.step()
 
     def _stream(
-        self, request: tuple[str | None, list[int]], params: SamplingParams | None
-    ) -> "TextDeltas":
+        self,
+        request: tuple[str | None, list[int]],
+        params: SamplingParams | None,
+        progress: Progress,
+    ) -> TextDeltas:
         (params,) = self._params(params, 1)
         if params.n != 1:
             raise RequestError("a stream has one completion", facts=f"n is {params.n}")
         self._require_tokenizer()
         with self._lock:
             (sequence,) = self._add(request[1], params)
-        return TextDeltas(self, sequence)
+        return TextDeltas(self, sequence, progress)
 
     # ---- results -----------------------------------------------------------------------------
 
@@ -253,55 +302,6 @@ class LLM:
             )
             for rank, (token, value) in enumerate(one.items(), 1)
         }
-
-
-class TextDeltas:
-    """The pieces of one completion as they become certain; joined, they are its text.
-
-    `output` is the completion so far. Closing it, or dropping it, frees its pages.
-    """
-
-    def __init__(self, llm: LLM, sequence: Sequence):
-        self._llm, self._sequence = llm, sequence
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        text = self._sequence.text
-        assert text is not None, "a stream has a tokenizer"
-        while True:
-            delta = text.take()
-            if delta:
-                return delta
-            if self._sequence.is_finished:
-                if self._sequence.error is not None:
-                    raise self._sequence.error
-                raise StopIteration
-            with self._llm._lock:
-                if not self._sequence.is_finished:
-                    self._llm._step()
-
-    @property
-    def output(self) -> CompletionOutput:
-        """The completion so far; complete when the iteration has ended."""
-        return self._llm.completion(self._sequence)
-
-    def close(self) -> None:
-        """End the completion now."""
-        with self._llm._lock:
-            self._llm.engine.abort(self._sequence)
-
-    def __enter__(self) -> "TextDeltas":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        # the collector may come in the middle of a step, where the engine must not be touched
-        if not self._sequence.is_finished:
-            self._llm._dropped.append(self._sequence)
 
 
 def _as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
@@ -340,14 +340,3 @@ def _shown(value: Any) -> str:
     """A value in a message: its type, and what it looks like if that is short."""
     text = repr(value)
     return f"of type {type(value).__name__}: {text if len(text) <= 80 else text[:77] + '...'}"
-
-
-def _show_progress(done: int, total: int, stats: Stats) -> None:
-    end = "\n" if done == total else ""
-    print(
-        f"\r{done}/{total} prompts, prefill {stats.prefill_tokens_per_second:.0f} tok/s, decode"
-        f" {stats.decode_tokens_per_second:.0f} tok/s",
-        end=end,
-        file=sys.stderr,
-        flush=True,
-    )

@@ -269,7 +269,7 @@ def is_ours(path: Path) -> bool:
                 return False
             with (path / MANIFEST).open("rb") as file:
                 return FORMAT in file.read(MARK_BYTES) or (path / PROGRAM).is_file()
-        if not zipfile.is_zipfile(path):
+        if not path.is_file() or not zipfile.is_zipfile(path):
             return False
         with zipfile.ZipFile(path) as archive, archive.open(MANIFEST) as file:
             return FORMAT in file.read(MARK_BYTES)

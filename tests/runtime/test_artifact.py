@@ -262,6 +262,8 @@ def test_a_manifest_of_somebody_else_makes_no_artifact(folder, tmp_path):
     for path in (other, photos):
         with pytest.raises(ArtifactError, match=r"without a manifest.json of ours"):
             save_artifact(path, sample())
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_artifact(tmp_path / "pipe")  # and it is not waited for
     (folder / "manifest.json").write_text("")
     assert is_artifact(folder)  # damaged, and still one: program.json is there
 

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -170,7 +171,7 @@ def test_threads_share_steps(llm):
 
 
 def test_an_interrupted_call_leaves_nothing(llm, monkeypatch):
-    def interrupt(done, total, stats):
+    def interrupt(stage, done, of):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -180,16 +181,106 @@ def test_an_interrupted_call_leaves_nothing(llm, monkeypatch):
     assert not llm.engine.has_work
 
 
-def test_progress(llm, capsys):
+def test_progress_goes_by_prompt_tokens_and_then_by_prompts(llm, monkeypatch):
+    monkeypatch.setattr("tilewright.runtime.watch.EVERY", 0)
     seen = []
-    llm.generate(["a", "b", "c"], progress=lambda done, total, stats: seen.append((done, total)))
-    assert seen[-1] == (3, 3)
-    assert [d for d, _ in seen] == sorted(d for d, _ in seen)
-    llm.generate("a", use_tqdm=True)
-    err = capsys.readouterr().err
-    assert err.endswith("tok/s\n")
-    assert "1/1 prompts" in err
-    assert llm.stats.generated_tokens == 48
+    llm.generate(["a" * 150, "b"], progress=lambda *report: seen.append(report))
+    prefill = [(done, of) for stage, done, of in seen if stage == "prefill"]
+    assert len(prefill) > 1  # a prompt is computed in pieces
+    assert prefill == sorted(prefill)
+    assert {of for _, of in prefill} == {153}
+    prompts = [(done, of) for stage, done, of in seen if stage == "prompts"]
+    assert prompts == sorted(prompts)
+    assert seen[-1] == ("prompts", 2, 2)
+    assert len(seen) == len(prefill) + len(prompts)
+    seen.clear()
+    with llm.stream("a" * 150, progress=lambda *report: seen.append(report)) as stream:
+        next(stream)
+    assert {stage for stage, _, _ in seen} == {"prefill"}
+    assert seen == sorted(seen)
+
+
+def test_reports_are_few(llm):
+    seen = []
+    llm.generate("a", SamplingParams(max_tokens=60), progress=lambda *report: seen.append(report))
+    assert seen[-1] == ("prompts", 1, 1)
+    assert len(seen) < 30  # of 61 steps
+
+
+class Bar:
+    """What a caller gives in place of tqdm."""
+
+    def __init__(self, total, **options):
+        self.total, self.options, self.n, self.is_closed, self.postfix = (
+            total,
+            options,
+            0,
+            False,
+            "",
+        )
+
+    def update(self, count):
+        self.n += count
+
+    def set_postfix_str(self, text, refresh=True):
+        self.postfix = text
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_use_tqdm_is_a_bool_or_makes_the_bar(llm, capsys):
+    made = []
+
+    def make(**options):
+        made.append(Bar(**options))
+        return made[-1]
+
+    llm.generate(["a", "b", "c"], use_tqdm=make)
+    llm.chat([{"role": "user", "content": "a"}], use_tqdm=make)
+    assert [(bar.n, bar.total, bar.is_closed) for bar in made] == [(3, 3, True), (1, 1, True)]
+    assert made[0].options["desc"] == "Processed prompts"
+    assert made[0].postfix.endswith("tokens/s")
+    with pytest.raises(ZeroDivisionError):
+        llm.generate("a", use_tqdm=make, progress=lambda *_: 1 / 0)
+    assert made[-1].is_closed
+    for choice in (True, False):  # without a terminal no bar is drawn
+        llm.generate("a", use_tqdm=choice)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_closed_model_gives_its_memory_back_and_says_so(make_engine, make_tokenizer):
+    made = make_engine(200, vocab_size=256 + 2, tokenizer=make_tokenizer(CHAT))
+    with LLM(made, default_params=GREEDY) as llm:
+        del made
+        assert "pages" in repr(llm)
+        engine = weakref.ref(llm.engine)
+        stream = llm.stream("abc")
+        next(stream)
+    assert engine() is None
+    assert repr(llm) == "<LLM, closed>"
+    assert list(stream) is not None  # ends as aborted
+    assert stream.output.finish_reason == "abort"
+    stream.close()
+    llm.close()
+    assert llm.stats.finished == 1
+    for use in (
+        lambda: llm.generate("abc"),
+        lambda: llm.chat([{"role": "user", "content": "abc"}]),
+        lambda: llm.stream("abc"),
+        lambda: llm.engine,
+    ):
+        with pytest.raises(RequestError, match=r"the model is closed(.|\n)*close\(\) gave"):
+            use()
+
+
+def test_a_model_without_tokenizer_takes_and_gives_tokens(make_engine):
+    llm = LLM(make_engine(200, vocab_size=256 + 2))
+    (result,) = llm.generate({"prompt_token_ids": [5, 6, 7]}, SamplingParams(max_tokens=4))
+    assert len(result.outputs[0].token_ids) == 4
+    assert (result.prompt, result.outputs[0].text) == (None, "")
+    with pytest.raises(RequestError, match="pass lists of token numbers"):
+        llm.generate("abc")
 
 
 # ---- memory --------------------------------------------------------------------------------
