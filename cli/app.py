@@ -8,7 +8,9 @@ import typer
 from .. import __version__
 from ..ir import switches
 from . import console
+from .cache_verbs import list_models, prune_cache
 from .chat import chat
+from .chat import run as run_model
 from .compile import compile_model
 from .demo import demo
 from .doctor import doctor
@@ -18,9 +20,12 @@ from .opt import opt
 
 VERBS = {
     "generate": generate,
+    "run": run_model,
     "chat": chat,
     "compile": compile_model,
     "inspect": inspect,
+    "list": list_models,
+    "prune": prune_cache,
     "opt": opt,
     "doctor": doctor,
     "demo": demo,

@@ -135,6 +135,7 @@ def build_model(request: Request, progress: Progress) -> Artifact:
         chat_template=text.chat_template if text else None,
         facts={
             "architecture": facts.architecture,
+            "source": str(request.path.resolve()) if request.path is not None else None,
             "context_len": facts.max_positions or DEFAULT_CONTEXT,
             "eos_ids": list(facts.eos_ids),
             "num_layers": facts.num_layers,

@@ -180,7 +180,7 @@ def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
     process that was killed left unfinished goes after a day.
     """
     folder = cache_dir() / ARTIFACTS
-    found = {path: _age_and_size(path) for path in folder.iterdir()} if folder.is_dir() else {}
+    found = {path: age_and_size(path) for path in folder.iterdir()} if folder.is_dir() else {}
     for path, (used, _) in list(found.items()):
         if path.name.startswith(UNFINISHED):
             found.pop(path)
@@ -198,7 +198,14 @@ def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
     return gone
 
 
-def _age_and_size(path: Path) -> tuple[float, int]:
+def entries() -> list[Path]:
+    """The artifacts that are kept; none where the folder cannot be read."""
+    folder = cache_dir() / ARTIFACTS
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in found if not path.name.startswith(UNFINISHED)]
+
+
+def age_and_size(path: Path) -> tuple[float, int]:
     """When an entry was last used, and its bytes; none of one that somebody removes meanwhile."""
     try:
         files = [f.stat() for f in path.rglob("*") if f.is_file()]

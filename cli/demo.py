@@ -26,12 +26,13 @@ def demo(
     as_json: options.AsJson = False,
 ) -> None:
     """Compile SmolLM2-135M-Instruct from its unmodified checkpoint and ask it a question."""
-    from .opening import open_llm, sampling
+    from ..runtime.sampling import SamplingParams
+    from .opening import open_llm
 
     start = time.perf_counter()
     llm = open_llm("demo", quiet=quiet, dtype=dtype, target=target, use_cache=not fresh)
     ready = time.perf_counter() - start
-    params = sampling(max_tokens, 0.0, 0, 1.0, None, None)
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     (result,) = llm.chat([{"role": "user", "content": question}], params)
     answer = result.outputs[0]
     figures = {"question": question, "answer": answer.text.strip(), **figures_of(llm, ready)}

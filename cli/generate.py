@@ -1,6 +1,8 @@
 """`tilewright generate`: complete prompts."""
 
+import itertools
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,7 @@ from . import options
 from .console import decoded, print_json, read_input
 
 if TYPE_CHECKING:
-    from ..runtime.outputs import RequestOutput
+    from ..runtime.outputs import CompletionOutput, RequestOutput
     from ..runtime.sampling import SamplingParams
     from .language_model import LLM
 
@@ -25,35 +27,81 @@ def generate(
     chat: Annotated[
         bool, typer.Option("--chat", help="Put each prompt to the model as a user's message.")
     ] = False,
+    system: Annotated[
+        str, typer.Option(help="A system message before each prompt; implies --chat.")
+    ] = "",
     max_tokens: options.MaxTokens = 128,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    n: Annotated[
+        int, typer.Option("--n", "-n", min=1, max=128, help="Completions of each prompt.")
+    ] = 1,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=20, help="With --json: log-probabilities of so many tokens at each place."
+        ),
+    ] = None,
     seed: options.Seed = None,
     stop: options.Stop = None,
     dtype: options.DType = "auto",
     target: options.Target = "auto",
+    max_model_len: options.MaxModelLen = None,
+    kv_cache_bytes: options.KVCacheBytes = None,
+    threads: options.Threads = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Complete prompts. One prompt is written out as it comes; several are computed together."""
-    from .opening import open_llm, sampling, speed, speed_line
+    from ..runtime.sampling import SamplingParams
+    from .opening import open_llm, speed, speed_line
 
+    if logprobs is not None and not as_json:
+        raise OptionError("--logprobs is shown with --json only", fix="add --json")
     texts = read_prompts(prompts or [], file)
-    params = sampling(max_tokens, temperature, top_k, top_p, seed, stop)
-    llm = open_llm(model, quiet=quiet, dtype=dtype, target=target)
+    asked = [messages_of(text, system) if chat or system else text for text in texts]
+    params = SamplingParams(
+        n=n,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        logprobs=logprobs,
+        seed=seed,
+        stop=stop or None,
+    )
+    llm = open_llm(
+        model,
+        quiet=quiet,
+        dtype=dtype,
+        target=target,
+        max_model_len=max_model_len,
+        kv_cache_bytes=kv_cache_bytes,
+        threads=threads,
+    )
     if as_json:
-        results = _complete(llm, texts, chat, params)
-        data = [_as_data(result) for result in results]
+        results = _complete(llm, asked, params, quiet)
+        data = [as_data(result) for result in results]
         print_json({"model": model, "results": data, "stats": speed(llm)})
         _raise_failed(results)
         return
-    if len(texts) == 1:
-        _stream(llm, texts[0], chat, params)
+    if len(texts) == 1 and n == 1:
+        stream_answer(llm, asked[0], params, quiet)
     else:
-        results = _complete(llm, texts, chat, params)
+        results = _complete(llm, asked, params, quiet)
         for text, result in zip(texts, results):
-            print(f"--- {text}\n{result.outputs[0].text.strip()}\n")
+            print(f"--- {text}")
+            for output in result.outputs:
+                print(f"{output.text.strip()}\n")
         _raise_failed(results)
     if not quiet:
         print(speed_line(llm), file=sys.stderr)
@@ -73,40 +121,76 @@ def read_prompts(given: list[str], file: Path | None) -> list[str]:
     return texts
 
 
+def messages_of(text: str, system: str = "") -> list[dict]:
+    """A conversation of one question, after a system message if there is one."""
+    start = [{"role": "system", "content": system}] if system else []
+    return [*start, {"role": "user", "content": text}]
+
+
 def _complete(
-    llm: "LLM", texts: list[str], chat: bool, params: "SamplingParams"
+    llm: "LLM", asked: list, params: "SamplingParams", quiet: bool
 ) -> "list[RequestOutput]":
-    if chat:
-        return llm.chat([[{"role": "user", "content": text}] for text in texts], params)
-    return llm.generate(texts, params)
+    from .progress import progress
+
+    with progress(quiet) as show:
+        ask = llm.generate if isinstance(asked[0], str) else llm.chat
+        return ask(asked, params, use_tqdm=False, progress=show)
 
 
 def _raise_failed(results: "list[RequestOutput]") -> None:
     """The first error of a prompt, once what the others gave is printed."""
     for result in results:
-        error = result.outputs[0].error
-        if error is not None:
-            raise error
+        for output in result.outputs:
+            if output.error is not None:
+                raise output.error
 
 
-def _stream(llm: "LLM", text: str, chat: bool, params: "SamplingParams") -> None:
-    if chat:
-        stream = llm.stream_chat([{"role": "user", "content": text}], params)
-    else:
-        stream = llm.stream(text, params)
+def stream_answer(
+    llm: "LLM",
+    asked: "str | list",
+    params: "SamplingParams",
+    quiet: bool,
+    parts: list[str] | None = None,
+) -> None:
+    """Write what follows a prompt, or messages, as it comes; its pieces go to `parts` as well."""
+    from .progress import progress
+
+    parts = [] if parts is None else parts
+    with progress(quiet) as show:  # until there is something to read
+        ask = llm.stream if isinstance(asked, str) else llm.stream_chat
+        stream = ask(asked, params, progress=show)
+        parts += itertools.islice(stream, 1)
     with stream:
+        print("".join(parts), end="", flush=True)
         for delta in stream:
+            parts.append(delta)
             print(delta, end="", flush=True)
     print()
 
 
-def _as_data(result: "RequestOutput") -> dict:
-    (output,) = result.outputs
+def as_data(result: "RequestOutput") -> dict:
+    """One prompt's results as plain data; those of the first completion stand outside as well."""
+    outputs = [_completion(output) for output in result.outputs]
+    several = {"outputs": outputs} if len(outputs) > 1 else {}
     return {
         "prompt": result.prompt,
         "prompt_tokens": len(result.prompt_token_ids),
+        **outputs[0],
+        **several,
+    }
+
+
+def _completion(output: "CompletionOutput") -> dict:
+    data = {
         "text": output.text,
         "token_ids": list(output.token_ids),
         "finish_reason": output.finish_reason,
+        "stop_reason": output.stop_reason,
         "error": None if output.error is None else str(output.error),
     }
+    if output.logprobs is not None:
+        data["logprobs"] = [
+            [{"token_id": token, **asdict(value)} for token, value in place.items()]
+            for place in output.logprobs
+        ]
+    return data

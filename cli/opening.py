@@ -1,36 +1,22 @@
 """Opening a model from the command line: options to `LLM`, with a progress line meanwhile."""
 
+import os
 from typing import Any
 
-from ..runtime.sampling import SamplingParams
 from .language_model import LLM
 from .progress import progress
 
 
 def open_llm(model: str, *, quiet: bool, **options: Any) -> LLM:
-    """`LLM(model, **options)`; options that are None are left at their defaults."""
+    """`LLM(model, **options)`; options that are None are left at their defaults.
+
+    threads: for the rest of the process, as the switch of that name.
+    """
+    if (threads := options.pop("threads", None)) is not None:
+        os.environ["TILEWRIGHT_THREADS"] = str(threads)
     given = {name: value for name, value in options.items() if value is not None}
     with progress(quiet) as show:
         return LLM(model, progress=show, **given)
-
-
-def sampling(
-    max_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: int | None,
-    stop: list[str] | None,
-) -> SamplingParams:
-    """SamplingParams of the options that verbs share."""
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=stop or None,
-    )
 
 
 def speed(llm: LLM) -> dict[str, float]:

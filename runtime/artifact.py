@@ -159,6 +159,18 @@ def read_manifest(path: Path | str) -> Mapping[str, Any]:
     return _read_manifest(open_storage(Path(path)))
 
 
+def read_facts(path: Path | str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """(manifest, facts) of whoever built it. Nothing else is read, and only their hash checked."""
+    path = Path(path)
+    storage = open_storage(path)
+    manifest = _read_manifest(storage)
+    content = _verified(storage, FACTS, manifest["files"].get(FACTS), lambda done: None)
+    facts = _parse(content, FACTS, path)
+    if not isinstance(facts, dict):
+        raise _damaged(path, f"{FACTS} is no JSON object")
+    return manifest, facts
+
+
 def check_machine(manifest: Mapping[str, Any], path: Path) -> None:
     """ArtifactError when the artifact is for another processor. GPUs are the device's to check."""
     target = manifest["target"]

@@ -234,7 +234,7 @@ class LLM:
                     pending = [s for s in pending if not s.is_finished]
                     watch.after_step(is_last=not pending)
         finally:  # after an error or Ctrl-C nothing of this call stays in the engine
-            self._abort([s for group in groups for s in group])
+            self.abort([s for group in groups for s in group])
         return [
             self._output(text, tokens, group) for (text, tokens), group in zip(requests, groups)
         ]
@@ -245,11 +245,22 @@ class LLM:
         except RequestError as error:
             raise RequestError(error.what, where=where, facts=error.facts, fix=error.fix) from None
 
-    def _abort(self, sequences: Seq[Sequence]) -> None:
+    def abort(self, sequences: Seq[Sequence]) -> None:
+        """End sequences now."""
         with self._lock:
             for sequence in sequences:
                 if not sequence.is_finished:  # else the engine may be gone
                     self.engine.abort(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """End a sequence at the next step: the collector may come in the middle of one."""
+        self._dropped.append(sequence)
+
+    def advance(self, sequence: Sequence) -> None:
+        """Make a step, unless the sequence is finished."""
+        with self._lock:
+            if not sequence.is_finished:
+                self._step()
 
     def _step(self) -> None:
         while self._dropped:

@@ -1,14 +1,32 @@
 """TextDeltas: one completion, piece by piece."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Sequence as Seq
+from typing import Protocol
 
 from ..ir.progress import Progress, unwatched
 from .outputs import CompletionOutput
 from .sequence import Sequence
 
-if TYPE_CHECKING:
-    from .llm import LLM
+
+class Owner(Protocol):
+    """The `LLM` whose engine computes the completion; safe to ask in several threads."""
+
+    def completion(self, sequence: Sequence) -> CompletionOutput:
+        """What a sequence has come to so far."""
+        ...
+
+    def advance(self, sequence: Sequence) -> None:
+        """Make a step, unless the sequence is finished."""
+        ...
+
+    def abort(self, sequences: Seq[Sequence]) -> None:
+        """End sequences now."""
+        ...
+
+    def drop(self, sequence: Sequence) -> None:
+        """End a sequence at the next step: the collector may come in the middle of one."""
+        ...
 
 
 class TextDeltas:
@@ -17,7 +35,7 @@ class TextDeltas:
     `output` is the completion so far. Closing it, or dropping it, frees its pages.
     """
 
-    def __init__(self, llm: "LLM", sequence: Sequence, progress: Progress = unwatched):
+    def __init__(self, llm: Owner, sequence: Sequence, progress: Progress = unwatched):
         self._llm, self._sequence, self._progress = llm, sequence, progress
 
     def __iter__(self) -> Iterator[str]:
@@ -34,9 +52,7 @@ class TextDeltas:
                 if self._sequence.error is not None:
                     raise self._sequence.error
                 raise StopIteration
-            with self._llm._lock:
-                if not self._sequence.is_finished:
-                    self._llm._step()
+            self._llm.advance(self._sequence)
             if not self._sequence.num_output:
                 done, of = self._sequence.num_computed, len(self._sequence.prompt)
                 self._progress("prefill", done, of)
@@ -48,7 +64,7 @@ class TextDeltas:
 
     def close(self) -> None:
         """End the completion now."""
-        self._llm._abort([self._sequence])
+        self._llm.abort([self._sequence])
 
     def __enter__(self) -> "TextDeltas":
         return self
@@ -57,6 +73,5 @@ class TextDeltas:
         self.close()
 
     def __del__(self) -> None:
-        # the collector may come in the middle of a step, where the engine must not be touched
         if not self._sequence.is_finished:
-            self._llm._dropped.append(self._sequence)
+            self._llm.drop(self._sequence)

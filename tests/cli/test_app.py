@@ -10,7 +10,7 @@ import tilewright as package
 from tilewright.cli import console
 from tilewright.ir.errors import MAX_COLUMNS, ShapeError
 
-VERBS = ["generate", "chat", "compile", "inspect", "opt", "doctor", "demo"]
+VERBS = ["generate", "run", "chat", "compile", "inspect", "list", "prune", "opt", "doctor", "demo"]
 
 
 def test_help_lists_every_verb(tilewright):
