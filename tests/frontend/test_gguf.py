@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from tilewright.frontend.gguf import is_gguf, read_gguf
+from tilewright.frontend.gguf import is_gguf, part_paths, read_gguf
 from tilewright.ir.errors import CheckpointError
 
 from .gguf_writer import ARCHITECTURE, entry, f32, gguf, table_entry, text
@@ -194,3 +194,89 @@ def test_recognition(tmp_path):
     other.write_bytes(b"else")
     assert not is_gguf(other)
     assert not is_gguf(tmp_path)
+
+
+def offset_of(data: bytes, name: str, rank: int) -> int:
+    """Where the offset of a tensor is written."""
+    return data.index(text(name)) + len(text(name)) + 4 + 8 * rank + 4
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        (0, r"'a' ends at byte \d+, 'b' begins at|'b' ends at byte \d+, 'a' begins at"),
+        (32, r"'a' ends at byte \d+, 'b' begins at"),
+        (65, r"placing tensor 'b'(.|\n)*offset 65 is no multiple of 32"),
+        (96, r"truncated(.|\n)*tensor 'b'"),
+    ],
+)
+def test_tensors_own_their_bytes(tmp_path, offset, message):
+    """A table whose second tensor begins inside the first, between two blocks, or past the end."""
+    data = bytearray(
+        small([("a", (12,), "F32", f32(range(12))), ("b", (4,), "F32", f32(range(4)))])
+    )
+    read_gguf(save(tmp_path, bytes(data)))
+    struct.pack_into("<Q", data, offset_of(data, "b", 1), offset)
+    with pytest.raises(CheckpointError, match=message):
+        read_gguf(save(tmp_path, bytes(data)))
+
+
+def test_bytes_that_nobody_owns_are_allowed(tmp_path):
+    """A gap before a tensor, bytes after the last, and an empty tensor inside another."""
+    blob = f32(range(8)) + bytes(64) + f32([7]) + bytes(100)
+    table = table_entry("a", (8,), 0, 0) + table_entry("b", (1,), 0, 96)
+    table += table_entry("none", (0, 4), 0, 0)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 3, 1) + entry(*ARCHITECTURE) + table
+    file = read_gguf(save(tmp_path, head + bytes(-len(head) % 32) + blob))
+    assert file.load("b") == 7
+    assert file.load("none").shape == (0, 4)
+    np.testing.assert_array_equal(file.load("a"), np.arange(8, dtype=np.float32))
+
+
+# ---- parts -------------------------------------------------------------------------------------
+
+
+def parts(folder, *, count=3, change=lambda index, entries: entries, skip=()):
+    """A model in parts as llama-gguf-split writes them: one tensor each, metadata in the first."""
+    for index in range(count):
+        entries = [("split.no", "u32", index), ("split.count", "u32", count)]
+        entries += [("split.tensors.count", "i32", count)]
+        entries += [ARCHITECTURE, ("n", "u32", 7)] if index == 0 else []
+        data = gguf(change(index, entries), [(f"t{index}", (2,), "F32", f32([index, 1]))])
+        if index not in skip:
+            (folder / f"m-{index + 1:05}-of-{count:05}.gguf").write_bytes(data)
+    return [folder / f"m-{index + 1:05}-of-{count:05}.gguf" for index in range(count)]
+
+
+def test_any_part_stands_for_the_whole(tmp_path):
+    for path in parts(tmp_path):
+        file = read_gguf(path)
+        assert file.metadata["n"] == 7
+        assert part_paths(path) == parts(tmp_path)
+        for index in range(3):
+            np.testing.assert_array_equal(file.load(f"t{index}"), [index, 1])
+
+
+def test_parts_that_are_missing_or_of_another_model(tmp_path):
+    paths = parts(tmp_path, skip=(0, 2))
+    with pytest.raises(CheckpointError, match=r"missing(.|\n)*2 of 3: m-00001-of(.|\n)*m-00003-of"):
+        read_gguf(paths[1])
+
+    def renumbered(index, entries):
+        return [("split.no", "u32", 0), ("split.count", "u32", 3 + (index == 2)), *entries[2:]]
+
+    first = parts(tmp_path, change=renumbered)[0]
+    message = r"00002-of-00003.gguf: split.no is 0, not 1\n(.|\n)*split.count is 4, not 3"
+    with pytest.raises(CheckpointError, match=message):
+        read_gguf(first)
+
+    def more(index, entries):
+        return [e if e[0] != "split.tensors.count" else (*e[:2], 4) for e in entries]
+
+    first = parts(tmp_path, change=more)[0]
+    with pytest.raises(CheckpointError, match="count is 4, the parts have 3 tensors"):
+        read_gguf(first)
+    renamed = tmp_path / "model.gguf"
+    parts(tmp_path)[0].rename(renamed)
+    with pytest.raises(CheckpointError, match=r"one part of several(.|\n)*split\.count is 3"):
+        read_gguf(renamed)
