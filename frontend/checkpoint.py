@@ -11,7 +11,7 @@ import torch
 
 from ..ir.errors import CheckpointError, UnsupportedModel
 from ..ir.types import DType, f32
-from . import gguf, gguf_model, safetensors, tokenizer
+from . import gguf, gguf_config, gguf_model, gguf_tokenizer, safetensors, tokenizer
 from .dtypes import FROM_TORCH, TO_TORCH, from_torch
 from .weights import LazyArray
 
@@ -25,7 +25,7 @@ class Checkpoint:
 
     module: Any
     arrays: Mapping[str, LazyArray]
-    tokenizer: tokenizer.TokenizerSource
+    tokenizer: tokenizer.TokenizerSource | None  # None: the file has none
     eos_ids: tuple[int, ...]
 
 
@@ -60,7 +60,7 @@ def open_checkpoint(path: str | Path, dtype: DType | None = None) -> Checkpoint:
 
 def _open_gguf(path: Path, dtype: DType | None) -> Checkpoint:
     file = gguf.read_gguf(path)
-    config = gguf_model.hf_config(file)
+    config = gguf_config.hf_config(file)
     module = empty_module(config, dtype or f32, str(path))
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     loaders = gguf_model.map_weights(file, config, shapes)
@@ -71,7 +71,8 @@ def _open_gguf(path: Path, dtype: DType | None) -> Checkpoint:
     divisors = gguf_model.rotary_divisors(file)
     if divisors is not None:
         _divide_frequencies(module, divisors, str(path))
-    return Checkpoint(module, _with_ties(module, arrays), tokenizer.from_gguf(file), _ids(config))
+    source, ends = gguf_tokenizer.from_gguf(file), gguf_tokenizer.end_ids(file)
+    return Checkpoint(module, _with_ties(module, arrays), source, ends)
 
 
 def _divide_frequencies(module: torch.nn.Module, divisors: np.ndarray, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a model's tokenizer comes from: a folder, GGUF metadata, or a tokenizer in memory."""
+"""Where a model's tokenizer comes from: a folder, or a tokenizer in memory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..ir.errors import CheckpointError
-from .gguf import GGUFFile
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -57,66 +56,6 @@ def from_folder(folder: Path) -> TokenizerSource:
         return _unwrap(tokenizer, str(folder))
 
     return TokenizerSource(str(folder), load, exists)
-
-
-def from_gguf(file: GGUFFile) -> TokenizerSource:
-    """The source for the tokenizer in a GGUF file's metadata."""
-
-    def load() -> LoadedTokenizer:
-        from transformers import PreTrainedTokenizerFast
-        from transformers.integrations import ggml
-        from transformers.integrations.gguf import gguf_tokenizer_mapping as newer
-
-        # the tables moved from one to the other between 5.17 and 5.24
-        tables = newer if hasattr(newer, "convert_gguf_tokenizer") else ggml
-
-        where = str(file.path)
-        if not file.metadata.get("tokenizer.ggml.tokens"):
-            raise _missing(where, "its metadata has no 'tokenizer.ggml.tokens'")
-        facts, options = (
-            {
-                ours: file.metadata[f"tokenizer.{key}"]
-                for key, ours in tables.GGUF_TOKENIZER_MAPPING[group].items()
-                if f"tokenizer.{key}" in file.metadata
-            }
-            for group in ("tokenizer", "tokenizer_config")
-        )
-        if facts.get("tokenizer_type") == "llama":
-            # llama.cpp adds BOS to a SentencePiece vocabulary that does not say otherwise
-            options.setdefault("add_bos_token", True)
-        for name in _SPECIAL:
-            options[name] = _token(file, f"tokenizer.ggml.{_GGUF_IDS[name]}")
-        try:
-            backend, _ = tables.convert_gguf_tokenizer(file.architecture, facts)
-            wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, **options)
-        except Exception as error:  # a bad merge or token: the library raises bare Exception
-            raise _damaged(where, error) from error
-        return _unwrap(wrapped, where)
-
-    return TokenizerSource(str(file.path), load, bool(file.metadata.get("tokenizer.ggml.tokens")))
-
-
-_GGUF_IDS = {
-    "bos_token": "bos_token_id",
-    "eos_token": "eos_token_id",
-    "unk_token": "unknown_token_id",
-    "pad_token": "padding_token_id",
-}
-
-
-def _token(file: GGUFFile, key: str) -> str | None:
-    number = file.metadata.get(key)
-    if number is None:
-        return None
-    tokens = file.metadata["tokenizer.ggml.tokens"]
-    if not isinstance(number, int) or not 0 <= number < len(tokens):
-        raise CheckpointError(
-            "the tokenizer's metadata disagrees with itself",
-            where=str(file.path),
-            facts=f"{key} is {number!r}, there are {len(tokens)} tokens",
-            fix="convert the model again",
-        )
-    return tokens[number]
 
 
 def _unwrap(tokenizer: Any, where: str) -> LoadedTokenizer:

@@ -1,0 +1,290 @@
+"""The transformers config of the model in a GGUF file.
+
+Every field that changes what the model computes is set here: from a key, or by a rule of
+llama.cpp's that stands beside it, never by the config class's own default.
+"""
+
+from dataclasses import dataclass
+from math import isfinite, log
+from typing import Any
+
+from ..ir.errors import CheckpointError
+from .gguf import GGUFFile
+from .gguf_keys import FIELDS, model_problems
+
+ROPE_FACTORS = "rope_freqs.weight"  # divisors of the rotary frequencies (Llama 3.1 and later)
+_LONG_FACTORS = "rope_factors_"  # two sets of divisors, chosen by the length of the context
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What an architecture's graph in llama.cpp (src/models/NAME.cpp) has that no key states."""
+
+    model_type: str  # in transformers
+    fields: dict[str, Any]
+    window: int | None = None  # where the file does not state one
+    pattern: int = 0  # every how many layers one sees everything; 0: none does, given a window
+    softcaps: tuple[float | None, float | None] = (None, None)  # of attention, of logits
+    large: int | None = None  # layers of the size whose attention scale is another
+    rotates_part: bool = False  # of a head
+    biased: bool = False  # the config says whether projections have biases
+
+
+_SILU = {"hidden_act": "silu"}
+_QWEN = {**_SILU, "use_sliding_window": False, "sliding_window": None}
+_GELU = {"hidden_activation": "gelu_pytorch_tanh", "use_bidirectional_attention": False}
+
+# the tokenizer's business; as a padding token the module would clear a row
+_NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
+# Architectures whose tensors map one to one onto parameters. Mixture-of-experts files stack and
+# interleave experts; they are refused, not half read.
+ARCHITECTURES = {
+    "llama": Architecture("llama", _SILU, biased=True),
+    "qwen2": Architecture("qwen2", _QWEN),
+    "qwen3": Architecture("qwen3", _QWEN, biased=True),
+    "phi3": Architecture("phi3", _SILU, rotates_part=True),
+    # llama-hparams.h and gemma2.cpp: the caps and the window that Gemma 2 files may leave out
+    "gemma2": Architecture("gemma2", _GELU, 4096, 2, (50.0, 30.0), large=46, biased=True),
+    "gemma3": Architecture("gemma3_text", _GELU, None, 6, large=62, biased=True),
+}
+
+
+class _Facts:
+    """The metadata of one model, with everything that is wrong with it collected."""
+
+    def __init__(self, file: GGUFFile):
+        self.file, self.metadata, self.prefix = file, file.metadata, f"{file.architecture}."
+        self.problems = model_problems(file.metadata, file.architecture)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.metadata.get(self.prefix + name, default)
+
+    def number(self, name: str, default: float) -> float:
+        """A finite number; `default` with a problem noted where it is something else."""
+        value = self.get(name, default)
+        if type(value) in (int, float) and isfinite(value):
+            return float(value)
+        self.problems.append(f"{self.prefix}{name} is {value!r}, not a number")
+        return default
+
+    def refuse(self, name: str, why: str) -> None:
+        self.problems.append(f"{self.prefix}{name} is {self.get(name)!r}: {why}")
+
+    def raise_problems(self) -> None:
+        if self.problems:
+            raise CheckpointError(
+                "the metadata states what is not read, or does not describe a model",
+                where=str(self.file.path),
+                facts="\n".join(self.problems[:12]),
+                fix="give the model's safetensors folder, or convert the model again",
+            )
+
+
+def hf_config(file: GGUFFile) -> Any:
+    """The transformers config of the model in `file`.
+
+    Raises `CheckpointError` for an architecture we do not read, and with all the keys at once that
+    state what we can neither honour nor leave out.
+    """
+    from transformers import CONFIG_MAPPING
+
+    known = ARCHITECTURES.get(file.architecture)
+    if known is None:
+        raise CheckpointError(
+            f"GGUF architecture {file.architecture!r} is not read directly",
+            where=str(file.path),
+            facts=f"architectures read: {', '.join(sorted(ARCHITECTURES))}",
+            fix="load it in transformers and pass the module, or give its safetensors folder",
+        )
+    facts = _Facts(file)
+    sizes = _sizes(facts)
+    facts.raise_problems()  # what follows computes with them
+    fields = {**known.fields, **sizes, **_NO_TOKENS}
+    fields["tie_word_embeddings"] = "output.weight" not in file.tensors  # as llama.cpp does
+    if known.biased:
+        fields["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+    if file.architecture == "llama":
+        fields["mlp_bias"] = "blk.0.ffn_gate.bias" in file.tensors
+    _add_window(facts, known, fields)
+    _add_scale(facts, known, fields)
+    _add_rotary(facts, known, fields)
+    facts.raise_problems()
+    # Llama's module has no window, Mistral's is the same with one
+    windowed = file.architecture == "llama" and "sliding_window" in fields
+    try:
+        return CONFIG_MAPPING["mistral" if windowed else known.model_type](**fields)
+    except Exception as error:  # the library's own classes: a field of a wrong type, or no sense
+        raise CheckpointError(
+            "the metadata does not describe a model",
+            where=str(file.path),
+            facts=" ".join(str(error).split())[:300],
+            fix="copy or download the file again, or convert the model again",
+        ) from error
+
+
+def _sizes(facts: _Facts) -> dict[str, Any]:
+    tensors = facts.file.tensors
+    fields = {ours: _scalar(facts, key) for key, ours in FIELDS.items()}
+    heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
+    if fields["num_key_value_heads"] is None:
+        fields["num_key_value_heads"] = heads
+    if fields["head_dim"] is None and type(heads) is type(hidden) is int and heads > 0:
+        fields["head_dim"] = hidden // heads
+        if hidden % heads:
+            facts.refuse("embedding_length", f"no multiple of {heads} heads, and no key_length")
+    if "token_embd.weight" in tensors:
+        rows = tensors["token_embd.weight"].shape[0]
+        if fields["vocab_size"] not in (None, rows):
+            facts.refuse("vocab_size", f"token_embd.weight has {rows} rows")
+        fields["vocab_size"] = rows
+    for key, ours in FIELDS.items():
+        value = fields[ours]
+        if value is None:
+            facts.problems.append(f"no {ours}: the key {facts.prefix}{key} is missing")
+        elif ours == "rms_norm_eps":
+            fields[ours] = facts.number(key, 0.0)
+            if fields[ours] <= 0:
+                facts.refuse(key, "not above zero")
+        elif type(value) is not int or value < 1:
+            facts.problems.append(f"{ours} is {value!r}, not a positive number")
+    layers = fields["num_hidden_layers"]
+    if type(layers) is int and layers > len(tensors):
+        facts.problems.append(f"{layers} layers are announced, the file has {len(tensors)} tensors")
+    if facts.get("attention.value_length", fields["head_dim"]) != fields["head_dim"]:
+        facts.refuse("attention.value_length", f"keys have {fields['head_dim']}")
+    return fields
+
+
+def _scalar(facts: _Facts, key: str) -> Any:
+    """The value of a key, of equal values one a layer that value (llama.cpp: get_key_or_arr)."""
+    value = facts.get(key)
+    if not isinstance(value, list):
+        return value
+    layers = facts.get("block_count")
+    if len(value) == layers and len(set(map(str, value))) == 1:
+        return value[0]
+    facts.refuse(key, f"layers that differ are not read; there are {layers}")
+    return None
+
+
+def _add_window(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> None:
+    layers, context = fields["num_hidden_layers"], fields["max_position_embeddings"]
+    window = facts.get("attention.sliding_window", known.window)
+    pattern = facts.get("attention.sliding_window_pattern", known.pattern)
+    if window is not None and (type(window) is not int or window < 0):
+        facts.refuse("attention.sliding_window", "not a number of tokens")
+        return
+    every = isinstance(pattern, list) and len(pattern) == layers
+    if not every and (type(pattern) is not int or pattern < 0):
+        facts.refuse("attention.sliding_window_pattern", f"neither a period nor {layers} flags")
+        return
+    # llama-hparams.cpp, set_swa_pattern: the last of each `pattern` layers sees everything
+    slides = [
+        bool(pattern[i]) if every else pattern == 0 or i % pattern < pattern - 1
+        for i in range(layers)
+    ]
+    if known.pattern:
+        kinds = ("full_attention", "sliding_attention")
+        fields["layer_types"] = [kinds[bool(window) and slide] for slide in slides]
+        fields["sliding_window"] = window or context
+    elif known.model_type == "phi3":
+        fields["sliding_window"] = window or None
+    elif known.model_type == "llama" and window:
+        fields["sliding_window"] = window
+    elif window and window < context:
+        facts.refuse("attention.sliding_window", "models of this architecture are read without")
+    if not known.pattern and window and not all(slides):
+        facts.refuse("attention.sliding_window_pattern", "all layers of this architecture slide")
+
+
+def _add_scale(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> None:
+    """The scale of attention and the caps of Gemma; elsewhere 1/sqrt(head_dim), and none."""
+    head_dim, stated = fields["head_dim"], facts.number("attention.scale", 0.0)
+    if known.large:
+        # gemma2.cpp and gemma3.cpp: of 27B 1/sqrt(embedding / heads), else 1/sqrt(key_length);
+        # from google/gemma_pytorch, config.py
+        large = fields["num_hidden_layers"] == known.large
+        scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else head_dim
+        fields["query_pre_attn_scalar"] = stated**-2 if stated > 0 else scalar
+        for name, default in zip(("attn", "final"), known.softcaps, strict=True):
+            key = f"{name}_logit_softcapping"
+            fields[key] = facts.number(key, default or 0.0) or None
+        return
+    if stated and abs(stated * head_dim**0.5 - 1) > 1e-5:
+        facts.refuse("attention.scale", f"models of this architecture use 1/sqrt({head_dim})")
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if facts.number(name, 0.0):
+            facts.refuse(name, "models of this architecture have no cap")
+
+
+# ---- rotary embedding ----------------------------------------------------------------------
+
+
+def _add_rotary(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> None:
+    head_dim, context = fields["head_dim"], fields["max_position_embeddings"]
+    base = facts.number("rope.freq_base", 10000.0)  # llama-model.cpp, load_hparams
+    if base <= 0:
+        facts.refuse("rope.freq_base", "not above zero")
+    rope = {"rope_theta": base, **_scaling(facts, context)}
+    rotated = facts.get("rope.dimension_count", head_dim)
+    if known.rotates_part and type(rotated) is int and 0 < rotated <= head_dim:
+        rope["partial_rotary_factor"] = rotated / head_dim
+    elif rotated != head_dim:
+        facts.refuse("rope.dimension_count", f"heads of {head_dim} are rotated whole")
+    if known.model_type == "phi3":
+        fields["original_max_position_embeddings"] = context
+    if known.model_type != "gemma3_text":
+        fields["rope_parameters"] = rope
+        if facts.number("rope.freq_base_swa", base) != base:
+            facts.refuse("rope.freq_base_swa", f"all layers are read with {base}")
+        return
+    # gemma3.cpp: layers with a window rotate with a base of their own, and unscaled
+    local = facts.number("rope.freq_base_swa", 10000.0)
+    fields["rope_parameters"] = {
+        "full_attention": rope,
+        "sliding_attention": {"rope_type": "default", "rope_theta": local},
+    }
+
+
+def _scaling(facts: _Facts, context: int) -> dict[str, Any]:
+    """transformers' fields for llama.cpp's rope.scaling: none, linear or yarn."""
+    long_factors = [name for name in facts.file.tensors if name.startswith(_LONG_FACTORS)]
+    # llama-model.cpp, load_hparams: the type is linear where none is stated, the factor may stand
+    # under its old key, and 0 is no factor
+    kind = facts.get("rope.scaling.type", "linear")
+    factor = facts.number("rope.scaling.factor", facts.number("rope.scale_linear", 0.0)) or 1.0
+    attention = facts.number("rope.scaling.attn_factor", 1.0)
+    if long_factors or kind not in ("none", "linear", "yarn"):
+        tensors = f"; tensors {', '.join(long_factors)}" if long_factors else ""
+        facts.refuse("rope.scaling.type", f"rotary scaling of this kind is not read{tensors}")
+        return {"rope_type": "default"}
+    if factor < 0:
+        facts.refuse("rope.scaling.factor", "rotary scaling by a negative factor")
+    if kind != "yarn":
+        if attention != 1.0:
+            facts.refuse("rope.scaling.attn_factor", f"not of rotary scaling of type {kind!r}")
+        scaled = kind == "linear" and factor != 1.0
+        return {"rope_type": "linear", "factor": factor} if scaled else {"rope_type": "default"}
+    return _yarn(facts, factor, attention, context)
+
+
+def _yarn(facts: _Facts, factor: float, attention: float, context: int) -> dict[str, Any]:
+    # llama-context.cpp: ext_factor is 1 for yarn and negative for "as the type says", the betas 32
+    # and 1; ggml_rope_yarn multiplies by attn_factor * (1 + 0.1 log(factor))
+    if facts.number("rope.scaling.yarn_ext_factor", 1.0) not in (1.0, -1.0):
+        facts.refuse("rope.scaling.yarn_ext_factor", "rotary scaling is read with 1 only")
+    if ROPE_FACTORS in facts.file.tensors:
+        facts.refuse("rope.scaling.type", f"rotary scaling twice: there is {ROPE_FACTORS} as well")
+    attention *= facts.number("rope.scaling.yarn_attn_factor", 1.0)
+    original = facts.get("rope.scaling.original_context_length", context)
+    if type(original) is not int or original < 1:
+        facts.refuse("rope.scaling.original_context_length", "not a number of tokens")
+    return {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": original,
+        "attention_factor": attention * (1 + 0.1 * log(max(factor, 1.0))),
+        "beta_fast": facts.number("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": facts.number("rope.scaling.yarn_beta_slow", 1.0),
+    }
