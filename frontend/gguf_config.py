@@ -82,13 +82,27 @@ class _Facts:
 
 
 def hf_config(file: GGUFFile) -> Any:
-    """The transformers config of the model in `file`.
+    """The transformers config of the model in `file`; raises as `config_fields` does."""
+    from transformers import CONFIG_MAPPING
+
+    model_type, fields = config_fields(file)
+    try:
+        return CONFIG_MAPPING[model_type](**fields)
+    except Exception as error:  # the library's own classes: sizes that make no sense together
+        raise CheckpointError(
+            "the metadata does not describe a model",
+            where=str(file.path),
+            facts=" ".join(str(error).split())[:300],
+            fix="copy or download the file again, or convert the model again",
+        ) from error
+
+
+def config_fields(file: GGUFFile) -> tuple[str, dict[str, Any]]:
+    """transformers' model type and the fields of its config, all that decide on a result.
 
     Raises `CheckpointError` for an architecture we do not read, and with all the keys at once that
     state what we can neither honour nor leave out.
     """
-    from transformers import CONFIG_MAPPING
-
     known = ARCHITECTURES.get(file.architecture)
     if known is None:
         raise CheckpointError(
@@ -112,15 +126,7 @@ def hf_config(file: GGUFFile) -> Any:
     facts.raise_problems()
     # Llama's module has no window, Mistral's is the same with one
     windowed = file.architecture == "llama" and "sliding_window" in fields
-    try:
-        return CONFIG_MAPPING["mistral" if windowed else known.model_type](**fields)
-    except Exception as error:  # the library's own classes: a field of a wrong type, or no sense
-        raise CheckpointError(
-            "the metadata does not describe a model",
-            where=str(file.path),
-            facts=" ".join(str(error).split())[:300],
-            fix="copy or download the file again, or convert the model again",
-        ) from error
+    return "mistral" if windowed else known.model_type, fields
 
 
 def _sizes(facts: _Facts) -> dict[str, Any]:
@@ -206,7 +212,11 @@ def _add_scale(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> No
         # from google/gemma_pytorch, config.py
         large = fields["num_hidden_layers"] == known.large
         scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else head_dim
-        fields["query_pre_attn_scalar"] = stated**-2 if stated > 0 else scalar
+        if stated > 0:
+            scalar = round(stated**-2)
+            if not scalar or abs(stated * scalar**0.5 - 1) > 1e-5:
+                facts.refuse("attention.scale", "1/sqrt of a whole number is read")
+        fields["query_pre_attn_scalar"] = scalar
         for name, default in zip(("attn", "final"), known.softcaps, strict=True):
             key = f"{name}_logit_softcapping"
             fields[key] = facts.number(key, default or 0.0) or None

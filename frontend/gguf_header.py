@@ -20,8 +20,9 @@ VERSIONS = (2, 3)  # version 1 counted in 32 bits; no tool writes it any more
 MAX_TENSOR_DIMS = 4  # GGML_MAX_DIMS
 MAX_ARRAY_DEPTH = 4  # arrays of arrays are legal; deeper nesting only occurs in crafted files
 # Python's objects take up to twenty times what they take in the file. These bound them to some
-# 500 MB; the largest vocabularies have 262,144 tokens, 520,000 merges and headers of 40 MB.
-MAX_ELEMENTS = 1 << 22
+# 500 MB; the largest vocabularies have 262,144 tokens with a type and a score each, or 440,000
+# merges, and headers of 40 MB.
+MAX_ELEMENTS = 1 << 21
 MAX_METADATA = 1 << 26
 MAX_STRING = 1 << 25
 MAX_ENTRIES = 1 << 16
@@ -173,8 +174,8 @@ class Cursor:
         self.elements += count
         if self.elements > MAX_ELEMENTS:
             raise self.malformed(
-                f"{self.elements} elements of arrays; the largest vocabularies need a tenth of "
-                f"the {MAX_ELEMENTS} that are read"
+                f"{self.elements} elements of arrays; at most {MAX_ELEMENTS} "
+                "are read, twice what the largest vocabularies need"
             )
 
     def check_count(self, count: int, least_bytes: int, what: str) -> None:
