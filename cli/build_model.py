@@ -76,7 +76,9 @@ def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:
     given = request.given_tokenizer()
     if not given:
         return artifact
-    facts = {**artifact.facts, "special_tokens": given.pop("special_tokens")}
+    facts = given.pop("facts")
+    ends = [*artifact.facts["eos_ids"], *facts.pop("eos_ids")]
+    facts = {**artifact.facts, **facts, "eos_ids": list(dict.fromkeys(ends))}
     return replace(artifact, facts=facts, **given)
 
 
@@ -113,7 +115,8 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     )
     source = captured.tokenizer
     # without one, prompts are lists of token numbers
-    text = source.load() if source is not None and source.exists else None
+    text = source.load().stored() if source is not None and source.exists else {}
+    text_facts = text.pop("facts", {"special_tokens": {}, "eos_ids": []})
     captured_at = time.perf_counter()
     pipeline = language_model(
         None if stored == f32 else stored,
@@ -131,19 +134,18 @@ def build_model(request: Request, progress: Progress) -> Artifact:
         program=compiled.program,
         weights=compiled.weights,
         graph_text=str(compiled.graph),
-        tokenizer_json=text.tokenizer.to_str() if text else None,
-        chat_template=text.chat_template if text else None,
+        **text,
         facts={
+            **text_facts,
             "architecture": facts.architecture,
             "source": str(request.path.resolve()) if request.path is not None else None,
             "context_len": facts.max_positions or DEFAULT_CONTEXT,
-            "eos_ids": list(facts.eos_ids),
+            "eos_ids": list(dict.fromkeys([*facts.eos_ids, *text_facts["eos_ids"]])),
             "num_layers": facts.num_layers,
             "hidden_size": facts.hidden_size,
             "vocab_size": facts.vocab_size,
             "dtype": stored.name,
             "fallback_ops": compiled.fallback_ops,
-            "special_tokens": dict(text.special_tokens) if text else {},
             "seconds": {name: round(value, 3) for name, value in seconds.items()},
             "libraries": cache.libraries(),
             "passes": compiled.report.to_json(),

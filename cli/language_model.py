@@ -197,8 +197,10 @@ def _check_as_asked(artifact: Artifact, request: Request, target: str) -> None:
 def _read_tokenizer(artifact: Artifact) -> Tokenizer | None:
     if artifact.tokenizer_json is None:
         return None
-    special = artifact.facts["special_tokens"]
-    return Tokenizer(artifact.tokenizer_json, artifact.chat_template, special)
+    templates = dict(artifact.facts.get("chat_templates", {}))
+    if artifact.chat_template is not None:
+        templates["default"] = artifact.chat_template
+    return Tokenizer(artifact.tokenizer_json, templates, artifact.facts["special_tokens"])
 
 
 def _is_layer(loc: str | None) -> bool:

@@ -69,12 +69,7 @@ class Request:
             return {}
         from ..frontend.tokenizer import from_transformers
 
-        loaded = from_transformers(self.tokenizer).load()
-        return {
-            "tokenizer_json": loaded.tokenizer.to_str(),
-            "chat_template": loaded.chat_template,
-            "special_tokens": dict(loaded.special_tokens),
-        }
+        return from_transformers(self.tokenizer).load().stored()
 
     @property
     def key(self) -> str | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..ir.errors import CheckpointError
+from .safetensors import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -16,11 +17,35 @@ _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.j
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """A tokenizer, the template of its chats (Jinja text) and the spelling of special tokens."""
+    """A tokenizer, the templates of its chats (Jinja text) and the spelling of special tokens.
+
+    chat_template is a text, or several by name. special_tokens has every name that transformers
+    passes to a template, those of the model's own among them: bos_token -> "<s>".
+    """
 
     tokenizer: "Tokenizer"
-    chat_template: str | None
-    special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token -> "<s>"
+    chat_template: str | Mapping[str, str] | None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The token that ends a text by the tokenizer's word: of chat models, that of a turn."""
+        number = self.tokenizer.token_to_id(self.special_tokens.get("eos_token", ""))
+        return () if number is None else (number,)
+
+    def stored(self) -> dict[str, Any]:
+        """What an artifact keeps: fields of its own, and under "facts" some of its facts."""
+        template = self.chat_template
+        templates = {"default": template} if isinstance(template, str) else dict(template or {})
+        return {
+            "tokenizer_json": self.tokenizer.to_str(),
+            "chat_template": templates.pop("default", None),
+            "facts": {
+                "special_tokens": dict(self.special_tokens),
+                "chat_templates": templates,  # the others, by name
+                "eos_ids": list(self.end_ids),
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -49,13 +74,31 @@ def from_folder(folder: Path) -> TokenizerSource:
             raise _missing(str(folder), f"none of {', '.join(_FILES)} is there")
         from transformers import AutoTokenizer
 
+        _refuse_code(folder)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
         except Exception as error:  # the libraries below raise bare Exception for damaged files
             raise _damaged(str(folder), error) from error
         return _unwrap(tokenizer, str(folder))
 
     return TokenizerSource(str(folder), load, exists)
+
+
+def _refuse_code(folder: Path) -> None:
+    """CheckpointError when the tokenizer is Python code of the checkpoint's."""
+    file = folder / "tokenizer_config.json"
+    fields = read_json(file) if file.is_file() else {}
+    code = fields.get("auto_map")
+    code = code.get("AutoTokenizer") if isinstance(code, Mapping) else code
+    if code and not (folder / "tokenizer.json").is_file():
+        raise CheckpointError(
+            "the tokenizer's code is part of the checkpoint, and running it is not safe",
+            where=str(file),
+            facts=f"auto_map names {code}"[:300],
+            fix="load it in transformers yourself and pass it, or copy a tokenizer.json beside it",
+        )
 
 
 def _unwrap(tokenizer: Any, where: str) -> LoadedTokenizer:
@@ -67,13 +110,13 @@ def _unwrap(tokenizer: Any, where: str) -> LoadedTokenizer:
             facts=f"it is a {type(tokenizer).__name__}, written in Python",
             fix="save it with transformers as tokenizer.json",
         )
-    special = {name: getattr(tokenizer, name, None) for name in _SPECIAL}
+    special = {n: str(t) for n, t in tokenizer.special_tokens_map.items() if not _is_list(t)}
     template = getattr(tokenizer, "chat_template", None)
-    return LoadedTokenizer(
-        backend,
-        template if isinstance(template, str) else None,
-        {name: token for name, token in special.items() if token is not None},
-    )
+    return LoadedTokenizer(backend, template or None, special)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def _missing(where: str, facts: str) -> CheckpointError:

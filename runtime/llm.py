@@ -9,17 +9,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from ..ir.errors import RequestError
 from ..ir.progress import Progress, unwatched
+from .chat import Messages, TemplateOptions, read_options
 from .engine import Engine
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling import SamplingParams
 from .sequence import Sequence
 from .stats import Stats
 from .stream import TextDeltas
-from .tokenizer import Messages, Tokenizer
+from .tokenizer import Tokenizer
 from .watch import Watch, progress_bar
 
 Prompt = str | Seq[int] | Mapping[str, Any]
@@ -75,12 +76,17 @@ class LLM:
         *,
         use_tqdm: UseTqdm = True,
         progress: Progress = unwatched,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **template: Unpack[TemplateOptions],
     ) -> list[RequestOutput]:
-        """Answer one conversation, or a list of them."""
+        """Answer one conversation, or a list of them.
+
+        A message is {"role": ..., "content": text, or parts of type "text"}. Further options are
+        for the model's chat template: see `TemplateOptions`. The text of a control token in a
+        message becomes that token, unless `sanitize_control_tokens` is set.
+        """
         is_one = not isinstance(messages, (list, tuple)) or not messages
         many: Any = [messages] if is_one or isinstance(messages[0], Mapping) else messages
-        requests = [self._read_chat(m, chat_template_kwargs) for m in many]
+        requests = [self._read_chat(m, template) for m in many]
         params = self._params(sampling_params, len(requests))
         return self._complete(requests, params, use_tqdm, progress)
 
@@ -102,12 +108,11 @@ class LLM:
         messages: Messages,
         sampling_params: SamplingParams | None = None,
         *,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
         progress: Progress = unwatched,
+        **template: Unpack[TemplateOptions],
     ) -> TextDeltas:
-        """Answer one conversation piece by piece."""
-        request = self._read_chat(messages, chat_template_kwargs)
-        return self._stream(request, sampling_params, progress)
+        """Answer one conversation piece by piece; options as in `chat`."""
+        return self._stream(self._read_chat(messages, template), sampling_params, progress)
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -160,23 +165,15 @@ class LLM:
                 )
             prompt = prompt["prompt"]
         if isinstance(prompt, str):
-            return prompt, self._require_tokenizer().encode(prompt)
+            limit = self.engine.config.context_len
+            return prompt, self._require_tokenizer().encode(prompt, max_tokens=limit)
         return None, _token_numbers(prompt, where)
 
-    def _read_chat(
-        self, messages: Messages, variables: Mapping[str, Any] | None
-    ) -> tuple[str, list[int]]:
-        tokenizer = self._require_tokenizer()
-        variables = {} if variables is None else variables
-        if not isinstance(variables, Mapping) or "messages" in variables:
-            raise RequestError(
-                "chat_template_kwargs is not understood",
-                facts=f"it is {_shown(variables)}",
-                fix='give a dict of what the template takes besides the messages: {"tools": [...]}',
-            )
-        text = tokenizer.render_chat(messages, **variables)
-        # the template wrote the special tokens itself
-        return text, tokenizer.encode(text, add_special_tokens=False)
+    def _read_chat(self, messages: Messages, template: Mapping[str, Any]) -> tuple[str, list[int]]:
+        limit = self.engine.config.context_len
+        return self._require_tokenizer().encode_chat(
+            messages, max_tokens=limit, **read_options(template)
+        )
 
     def _require_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -208,7 +205,8 @@ class LLM:
         for index in range(params.n):
             sequences.append(self.engine.add(prompt, params))
             if params.seed is not None:
-                sequences[-1].seed = params.seed + index  # or all n would be the same
+                # or all n would be the same; as an i64, which wraps
+                sequences[-1].seed = (params.seed + index + 2**63) % 2**64 - 2**63
         return sequences
 
     def _complete(

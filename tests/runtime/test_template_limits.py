@@ -1,0 +1,140 @@
+"""Templates that never end, recurse or grow end in an error soon, and within bounded memory."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tilewright.runtime import template_budget
+from tilewright.runtime.template import MAX_TEMPLATE_CHARS, ChatTemplate, TemplateFailed
+
+GROW = [
+    "{{ 'x' * 999999999 }}",
+    "{{ 999999999 * [1, 2] }}",
+    "{{ 7 ** 99999999 }}",
+    "{{ '%999999999d' % 1 }}",
+    "{{ '%.*f' % (99999999, 1.0) }}",
+    "{{ '{:>999999999}'.format(1) }}",
+    "{{ '{:>{w}}'.format(1, w=999999999) }}",
+    "{{ '{0:>99999999}'.format_map({'0': 1}) }}",
+    "{{ 'x'.center(999999999) }}",
+    "{{ 'x'.zfill(999999999) }}",
+    "{{ 'x'['ljust'](999999999) }}",
+    "{{ ('x\\t' * 99999).expandtabs(99999) }}",
+    "{{ (3).to_bytes(999999999) }}",
+    "{{ 'x' | center(999999999) }}",
+    "{{ ('x\n' * 99999) | indent(99999) }}",
+    "{{ 'x\ny' | indent('z' * 20000000) }}",
+    "{{ 'x' | format(1) | replace('', 'y' * 19999999) }}",
+    "{{ ('x' * 99999).replace('x', 'y' * 99999) }}",
+    "{{ ('x' * 99999) | join('y' * 99999) }}",
+    "{{ range(99999) | map('string') | join('y' * 99999) }}",
+    "{{ ('y' * 99999).join('x' * 99999) }}",
+    "{{ ('x ' * 99999) | wordwrap(2, true, 'y' * 99999) }}",
+    "{{ '%*d' | format(999999999, 1) }}",
+    "{{ [1] | batch(999999999, 'x') | list }}",
+    "{{ [1] | slice(999999999) | list }}",
+    "{{ [[1]] | tojson(indent=999999999) }}",
+    "{{ 1.5 | round(999999999, 'ceil') }}",
+    "{% filter center(999999999) %}x{% endfilter %}",
+    "{{ ['x'] | map('center', 999999999) | list }}",
+    "{% for i in range(9) %}{{ 'x' * 9999999 }}{% endfor %}",
+    "{% set n = namespace(x='xy') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+    "{{ n.x }}",
+    "{% set n = namespace(x=3) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+    "{% set n = namespace(x='x') %}{% for i in range(99) %}{% set t %}{{ n.x }}{{ n.x }}"
+    "{% endset %}{% set n.x = t %}{% endfor %}",
+    "{% set n = namespace(x=1) %}{% for i in range(9999) %}{% set n.x = (n.x,) %}{% endfor %}"
+    "{{ {n.x: 1} }}",
+    "{% set n = namespace(x='{0}{0}') %}{% for i in range(99) %}{% set n.x = n.x.format(n.x) %}"
+    "{% endfor %}",
+    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = '%s%s' % (n.x, n.x) %}"
+    "{% endfor %}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = dict(a=n.x, b=n.x) %}"
+    "{% endfor %}{{ n.x | tojson }}",
+    "{{ ([[1] * 999] * 9999) | sum(start=[]) | length }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{% macro f(x) %}{{ x }}{{ f(x ~ x) }}{% endmacro %}{{ f('x') }}",
+    "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "{{ range(999999) }}",
+    "{{ " + "(" * 999 + "1" + ")" * 999 + " }}",
+    "{% if true %}" * 200 + "{% endif %}" * 200,
+    "{{ " + "not " * 9999 + "1 }}",
+    "{{ 1" + " + 1" * 20000 + " }}",
+    "x" * (MAX_TEMPLATE_CHARS + 1),
+]
+FAIL = [
+    "{{ 1 // 0 }}",
+    "{{ 1 % 0 }}",
+    "{{ 1.5 / 0 }}",
+    "{{ 'é'.encode('ascii') }}",
+    "{{ '{'.format(1) }}",
+    "{{ '%d' % 'x' }}",
+    "{{ [1] < ['a'] }}",
+    "{{ {[]: 1} }}",
+    "{{ namespace(1, 2) }}",
+    "{{ strftime_now(3) }}",
+    "{{ [namespace()] | tojson }}",
+    "{{ 2.0 ** 99999 }}",
+    "{% include 'x' %}",
+    "{% extends 'x' %}",
+    "{% import 'x' as y %}",
+    "{{ raise_exception() }}",
+    "{{ messages | no_such_filter }}",
+    "{{ lipsum(n=9) }}",
+    "{{ ('x' * 9)['__class__'].__mro__[1] }}",
+    "{{ '{0.__class__.__mro__}'.format('x') }}",
+]
+
+
+RUN = """
+import sys, json, resource
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from tilewright.runtime.template import ChatTemplate, TemplateFailed
+for number, text in enumerate(json.load(sys.stdin)):
+    try:
+        ChatTemplate(text).render({"messages": [{"role": "user", "content": "x"}]})
+    except TemplateFailed as error:
+        print(number, "failed", str(error)[:60])
+    else:
+        print(number, "rendered")
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.parametrize("texts", [GROW, FAIL], ids=["grow", "fail"])
+def test_every_one_ends_in_an_error_within_bounded_memory(texts):
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], input=json.dumps(texts), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    *lines, peak = done.stdout.splitlines()
+    ends = [f"{texts[int(n)][:80]}: {line}" for n, _, line in (x.partition(" ") for x in lines)]
+    assert [end for end in ends if end.endswith("rendered")] == []
+    assert len(lines) == len(texts)
+    assert int(peak.split()[1]) < 700 << 20
+
+
+def test_loops_that_never_end(monkeypatch):
+    monkeypatch.setattr(template_budget, "MAX_SECONDS", 0.2)
+    begin = time.thread_time()
+    for body in ("", "{{ m }}", "{% if 'a' in x %}{% endif %}"):
+        loops = "{% for a in range(99999) %}" * 3 + body + "{% endfor %}" * 3
+        with pytest.raises(TemplateFailed, match="it takes too much"):
+            ChatTemplate("{% set x = 'b' * 999999 %}" + loops).render({"m": "y"})
+    assert time.thread_time() - begin < 10  # of the thread's own time, and 1 is expected
+
+
+def test_what_the_caller_gives_is_not_counted():
+    """A long conversation, and a template that goes over it several times."""
+    messages = [{"role": "user", "content": "a b\n" * 50_000} for _ in range(20)]  # 4 MB
+    text = (
+        "{% for m in messages %}{% set c = m.content.strip() %}{{ c.split('</think>')[-1] | trim }}"
+        "{{ '<end>' }}{% endfor %}"
+    )
+    rendered = ChatTemplate(text).render({"messages": messages})
+    assert rendered == "".join(m["content"].strip() + "<end>" for m in messages)
