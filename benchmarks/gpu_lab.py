@@ -66,7 +66,7 @@ def group(b: Builder, outputs, names, updates=None) -> Lab:
     )
     ranges = {n: graph.symbols[n] for n in low.kernel.symbols}
     kernel = replace(low.kernel, params=params, ranges=ranges)
-    return Lab(kernel, tuple(v.name or called[v] for v in low.values))
+    return Lab(kernel, tuple("faults" if v is None else v.name or called[v] for v in low.values))
 
 
 def llama_kernels(s: Shape, rows: int = 8192) -> dict[str, Lab]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from ..ir.dim import Dim, maximum
 from ..ir.errors import BuildError, UnsupportedOp
 from ..ir.graph import Graph, Node, Value
-from ..ir.layout import KVLayout
-from ..ir.program import ALIGNMENT, Buffer, Choice, Program, Step
+from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
+from ..ir.program import ALIGNMENT, FAULT_BYTES, Buffer, Check, Choice, Program, Step
 from ..ir.progress import Progress, unwatched
+from ..ir.ranges import Range, Ranges
 from ..ir.target import Target
+from ..ir.types import TensorType, i64
 from .backend import Backend, Launch, Launches
 from .cost import operations_of, traffic_of
 from .lower import Lowered, lower_group
@@ -33,19 +35,26 @@ def build(
     """
     groups = split_groups(graph)
     layouts = choose_layouts(graph, target)
-    lowered = _lower_all(graph, groups, layouts, progress)
+    ranges = Ranges(graph.facts, {} if kv is None else _made_by_engine(graph))
+    lowered = _lower_all(graph, groups, layouts, ranges, progress)
     backend = _backend(target, progress)
     buffers = _make_buffers(graph, layouts)
     names = _buffer_names(graph)
     base = _place_updates(graph, names, buffers, _arena_end(graph, buffers.values()))
     steps: list[Step] = []
+    checks: list[Check] = []
     end = base
     for (group, nodes), low in zip(groups.items(), lowered):
         planned = backend.launches(low.kernel, kernel_key(low, target))
         spaces, group_end = _place_workspaces(group, planned, base)
         buffers.update((b.name, b) for b in spaces.values())
         end = maximum(end, group_end)
-        args = [names[v] for v in low.values]
+        records = f"{group}.faults"
+        if low.checks:
+            type = TensorType((len(low.checks), 2), i64)
+            buffers[records] = Buffer(records, type, "fault", FAULT_BYTES * len(checks))
+            checks += low.checks
+        args = [records if v is None else names[v] for v in low.values]
         loc = next((n.loc for n in nodes if n.loc), None)
         for launch in planned.launches:
             steps.append(_step(group, launch, args, spaces, loc, low))
@@ -71,6 +80,7 @@ def build(
         steps=tuple(steps),
         arena_bytes=end,
         blobs=blobs,
+        checks=tuple(checks),
         kv=kv,
     )
 
@@ -124,13 +134,14 @@ def _lower_all(
     graph: Graph,
     groups: dict[str, list[Node]],
     layouts: dict[Value, str],
+    ranges: Ranges,
     progress: Progress,
 ) -> list[Lowered]:
     lowered, problems = [], []
     for number, (group, nodes) in enumerate(groups.items()):
         progress("lower", number, len(groups))
         try:
-            lowered.append(lower_group(graph, nodes, layouts))
+            lowered.append(lower_group(graph, nodes, layouts, ranges))
         except UnsupportedOp as error:
             problems.append(f"{group}: {error}")
     if problems:
@@ -138,6 +149,18 @@ def _lower_all(
             f"{len(problems)} of {len(groups)} groups have no kernel", facts="\n".join(problems)
         )
     return lowered
+
+
+def _made_by_engine(graph: Graph) -> dict[Value, Range]:
+    """Ranges of a paged program's inputs: the engine refuses tokens that have no logits."""
+    vocab = graph.outputs[0].shape[-1]
+    named = {v.name: v for v in graph.inputs}
+    found: dict[Value, Range] = {}
+    if INPUT_IDS in named:
+        found[named[INPUT_IDS]] = (0, vocab - 1)
+    if LOGIT_ROWS in named:
+        found[named[LOGIT_ROWS]] = (0, named[SLOTS].shape[0] - 1)
+    return found
 
 
 def _backend(target: Target, progress: Progress) -> Backend:

@@ -31,7 +31,7 @@ def traffic_of(kernel: LoopKernel) -> Dim:
                 pools.add(item.param)
     total: Dim = 0
     for number, param in enumerate(kernel.params):
-        if number in pools:
+        if number in pools or number == kernel.records:  # records: written for faults only
             continue
         elements = gathered.get(number, param.type.numel)
         total = total + elements * param.type.dtype.nbytes

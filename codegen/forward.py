@@ -31,7 +31,7 @@ def forward_index(
             index = delinearize(linearize(index, shape), result.shape, inliner.facts)
         elif node.op.name == "transpose":
             index = tuple(index[axis] for axis in node.attrs["perm"])
-        elif node.op.scalar is not None or node.op.kind == "composite":
+        elif node.op.kind in ("elementwise", "composite"):
             extra = result.type.rank - len(shape)
             if (
                 extra < 0

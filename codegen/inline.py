@@ -10,10 +10,12 @@ from ..ir.dim import Dim, Symbol, substitute, symbol, symbols_of
 from ..ir.errors import UnsupportedOp
 from ..ir.facts import Facts
 from ..ir.graph import Graph, Node, Value
+from ..ir.program import Check as CheckFacts
+from ..ir.ranges import Ranges
 from ..ir.scalar import Scalar, parse_scalar
 from ..ir.types import DType, TensorType, bool_, f32
 from .indexing import coefficient_of, delinearize, linearize
-from .loops import Apply, Cast, Const, Element, Index, Load, Param, Select, held, widened
+from .loops import Apply, Cast, Check, Const, Element, Index, Load, Param, Select, held, widened
 
 _TO_BOOL = frozenset("lt le gt ge eq ne isnan".split())
 
@@ -27,6 +29,7 @@ class Inliner:
         nodes: Sequence[Node],
         layouts: dict[Value, str],
         packed_offset: Callable[[str, tuple[Dim, ...], tuple[Dim, ...]], Dim],
+        ranges: Ranges | None = None,
     ):
         self.graph = graph
         self.nodes = set(nodes)
@@ -34,6 +37,9 @@ class Inliner:
         self.packed_offset = packed_offset
         self.params: list[Param] = []
         self.values: list[Value] = []  # the value behind each parameter
+        self.ranges = ranges or Ranges(graph.facts)
+        self.checks: list[CheckFacts] = []
+        self._checks: dict[tuple[Node, Value], int] = {}
         self.axes: dict[str, Symbol] = {}
         self.indirect: dict[str, Element] = {}
         # values given a meaning by the part being lowered (a reduction, an accumulator)
@@ -127,6 +133,42 @@ class Inliner:
         self._facts = None
         return symbol(name)
 
+    # ---- checks ----
+
+    def checked(
+        self, element: Element, node: Node, operand: Value, size: Dim | None, *, wraps: bool = False
+    ) -> Element:
+        """`element` of `operand`, which `node` takes as an index or (size None) as a divisor.
+
+        Behind a check, unless no element can be a fault.
+        """
+        if size is None:
+            is_proved = self.ranges.is_nonzero(operand)
+        else:
+            is_proved = self.ranges.inside(operand, size)
+        if is_proved:
+            return element
+        number = self._checks.setdefault((node, operand), len(self.checks))
+        if number == len(self.checks):
+            self.checks.append(CheckFacts(node.op.name, node.loc, wraps, size is None))
+        return Check(element, size, wraps, number, element.dtype)
+
+    def _lookup(self, node: Node, axis: int, index: Element, element: Callable[[Dim], Element]):
+        """The element at `index` of the node's first operand along `axis`."""
+        source, where = node.operands
+        size = source.shape[axis]
+        checked = self.checked(index, node, where, size)
+        found = element(self.indirect_symbol(checked))
+        if checked is index or self.graph.facts.proved_le(1, size):
+            return found
+        # of an empty axis nothing may be read: the checked index stands in, which is 0 and recorded
+        return self.select(0, size, found, Cast(checked, found.dtype))
+
+    def _check_index(self, node: Node, index: tuple[Dim, ...]) -> Element:
+        (operand,) = node.operands
+        size, wraps = node.attrs["size"], node.attrs["wraps"]
+        return self.checked(self.element(operand, index), node, operand, size, wraps=wraps)
+
     def _inside(self, node: Node, index: tuple[Dim, ...]) -> Element:
         if node.op.scalar is not None:
             return self._scalar(node, index)
@@ -148,6 +190,8 @@ class Inliner:
         dtype = node.results[0].dtype
         if node.op.name == "cast":
             return cast(operands["x"], node.operands[0].dtype, dtype)
+        if node.op.name in ("floordiv", "mod") and dtype.is_integer:
+            operands["y"] = self.checked(operands["y"], node, node.operands[1], None)
         tree = parse_scalar(node.op.scalar, node.op.operands, tuple(node.op.attrs))
         compute = widened(node.operands[-1].dtype)
         return build_scalar(tree, operands, node.attrs, compute)
@@ -182,7 +226,7 @@ class Inliner:
                 result = self.element(part, inner)
             elif not self.facts.proved_le(end, index[axis]):
                 chosen = self.element(part, inner)
-                result = Select(index[axis], end, chosen, result, held(chosen))
+                result = self.select(index[axis], end, chosen, result)
             end = start
         assert result is not None
         return result
@@ -193,17 +237,21 @@ class Inliner:
         inner = (*index[:axis], index[axis] - before, *index[axis + 1 :])
         element = self.element(source, inner)
         value = Const(node.attrs["value"], widened(source.dtype))
-        inside = Select(index[axis], before + source.shape[axis], element, value, held(element))
+        inside = self.select(index[axis], before + source.shape[axis], element, value)
         if before == 0:
             return inside
-        return Select(index[axis], before, value, inside, inside.dtype)
+        return self.select(index[axis], before, value, inside)
+
+    def select(self, lhs: Dim, rhs: Dim, then: Element, other: Element) -> Select:
+        """`then` where lhs < rhs, else `other`."""
+        return Select(lhs, rhs, then, other, held(then), self.indirect_of(lhs, rhs))
 
     def _full(self, node: Node, index: tuple[Dim, ...]) -> Element:
         return Const(node.attrs["value"], widened(node.attrs["dtype"]))
 
     def _iota(self, node: Node, index: tuple[Dim, ...]) -> Element:
         value = index[0] * node.attrs["step"] + node.attrs["start"]
-        return Index(value, widened(node.attrs["dtype"]))
+        return Index(value, widened(node.attrs["dtype"]), self.indirect_of(value))
 
     def _dim_value(self, node: Node, index: tuple[Dim, ...]) -> Element:
         return Index(node.attrs["value"], widened(node.attrs["dtype"]))
@@ -211,15 +259,16 @@ class Inliner:
     def _gather(self, node: Node, index: tuple[Dim, ...]) -> Element:
         source, where = node.operands
         axis = node.attrs["axis"] % source.type.rank
-        at = self.indirect_symbol(self.element(where, index[axis : axis + where.type.rank]))
-        rest = index[axis + where.type.rank :]
-        return self.element(source, (*index[:axis], at, *rest))
+        before, rest = index[:axis], index[axis + where.type.rank :]
+        at = self.element(where, index[axis : axis + where.type.rank])
+        return self._lookup(node, axis, at, lambda i: self.element(source, (*before, i, *rest)))
 
     def _gather_elements(self, node: Node, index: tuple[Dim, ...]) -> Element:
         source, where = node.operands
         axis = node.attrs["axis"] % source.type.rank
-        at = self.indirect_symbol(self.element(where, index))
-        return self.element(source, (*index[:axis], at, *index[axis + 1 :]))
+        before, rest = index[:axis], index[axis + 1 :]
+        at = self.element(where, index)
+        return self._lookup(node, axis, at, lambda i: self.element(source, (*before, i, *rest)))
 
 
 class AxisFacts(Facts):

@@ -25,10 +25,11 @@ class Const:
 
 @dataclass(frozen=True)
 class Index:
-    """An index expression (or a dim) as a value."""
+    """An index expression (or a dim) as a value. `indirect` as in Load."""
 
     value: Dim
     dtype: DType
+    indirect: tuple[tuple[str, "Element"], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,33 @@ class Cast:
 
 @dataclass(frozen=True)
 class Select:
-    """`then` where lhs < rhs (index expressions), else `other`. Only the chosen side may load."""
+    """`then` where lhs < rhs (index expressions), else `other`. Only the chosen side may load.
+
+    `indirect`, as in Load, is of lhs and rhs.
+    """
 
     lhs: Dim
     rhs: Dim
     then: "Element"
     other: "Element"
+    dtype: DType
+    indirect: tuple[tuple[str, "Element"], ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """`arg`, an integer, where it is fit to be used, else a fit one and a fault on record.
+
+    An index is fit in [0, size); with `wraps`, size is added to it below 0 first; the fit one is 0.
+    A divisor (size None) is fit where it is not 0; the fit one is 1. The record of check `number`
+    is elements 2 * number (size + 1; 0 while there is no fault; 1 for a divisor) and the next (the
+    index) of the kernel's parameter `records`.
+    """
+
+    arg: "Element"
+    size: Dim | None
+    wraps: bool
+    number: int
     dtype: DType
 
 
@@ -80,7 +102,7 @@ class Ref:
     dtype: DType
 
 
-Element = Const | Index | Load | Apply | Cast | Select | Ref
+Element = Const | Index | Load | Apply | Cast | Select | Check | Ref
 
 
 def widened(dtype: DType) -> DType:
@@ -246,5 +268,6 @@ class LoopKernel:
     parts: tuple[Part, ...]
     symbols: tuple[str, ...]
     template: str
+    records: int | None = None  # the parameter (i64 [checks, 2]) that Checks write
     hints: dict[str, int] = field(default_factory=dict, hash=False)
     ranges: dict[str, Symbol] = field(default_factory=dict, hash=False)

@@ -7,12 +7,16 @@ from ..ir.builder import Builder
 from ..ir.dim import Dim, symbol
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
+from ..ir.program import Check
+from ..ir.ranges import Ranges
+from ..ir.types import TensorType, i64
 from .indexing import coefficient_of, linearize
 from .inline import Inliner
 from .loops import (
     Axis,
     LoopKernel,
     PagedAttention,
+    Param,
     Part,
     Pointwise,
     Sample,
@@ -26,34 +30,53 @@ from .symbols import kernel_symbols
 
 @dataclass(frozen=True)
 class Lowered:
-    """A kernel and, parameter by parameter, the graph's values it is given."""
+    """A kernel and, parameter by parameter, the graph's values it is given.
+
+    None stands for the records of `checks`.
+    """
 
     kernel: LoopKernel
-    values: tuple[Value, ...]
+    values: tuple[Value | None, ...]
+    checks: tuple[Check, ...] = ()
 
 
-def lower_group(graph: Graph, nodes: Sequence[Node], layouts: dict[Value, str]) -> Lowered:
-    """The kernel of one group. UnsupportedOp when the nodes do not fit one template."""
+def lower_group(
+    graph: Graph,
+    nodes: Sequence[Node],
+    layouts: dict[Value, str],
+    ranges: Ranges | None = None,
+) -> Lowered:
+    """The kernel of one group. UnsupportedOp when the nodes do not fit one template.
+
+    `ranges` says between which numbers indices and divisors lie, so that few need a check.
+    """
     results = group_results(graph, nodes)
     nodes, origin = _expand(nodes, results)
-    inliner = Inliner(graph, nodes, layouts, packed_offset)
+    inliner = Inliner(graph, nodes, layouts, packed_offset, ranges)
     outputs = [origin[r] for r in results]
     kinds = {n.op.kind for n in nodes}
     parts, template = _lower(inliner, nodes, outputs, kinds)
     # parameters made for expanded copies stand for the original values
     back = {copy: value for value, copy in origin.items()}
-    values = tuple(back.get(v, v) for v in inliner.values)
+    params: list[Param] = list(inliner.params)
+    values: list[Value | None] = [back.get(v, v) for v in inliner.values]
+    records = None
+    if inliner.checks:
+        records = len(params)
+        params.append(Param(TensorType((len(inliner.checks), 2), i64), True))
+        values.append(None)
     hints = {s.name: graph.facts.hint(symbol(s.name)) for s in graph.symbols.values()}
     names = kernel_symbols(parts)
     kernel = LoopKernel(
-        tuple(inliner.params),
+        tuple(params),
         parts,
         names,
         template,
+        records,
         {n: hints[n] for n in names},
         {n: graph.symbols[n] for n in names},
     )
-    return Lowered(kernel, values)
+    return Lowered(kernel, tuple(values), tuple(inliner.checks))
 
 
 def group_results(graph: Graph, nodes: Sequence[Node]) -> list[Value]:

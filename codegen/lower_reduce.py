@@ -18,7 +18,6 @@ from .loops import (
     Reduce,
     Reduction,
     Ref,
-    Select,
     Store,
     held,
     widened,
@@ -179,7 +178,7 @@ def _lower_scan(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]) -
     r = inliner.axis("_r", x.shape[axis])
     dtype = f64 if x.dtype == f64 else f32 if x.dtype.is_float else i64
     element = inliner.element(x, (*index[:axis], r, *index[axis + 1 :]))
-    value = Select(r, index[axis] + 1, element, Const(0, held(element)), held(element))
+    value = inliner.select(r, index[axis] + 1, element, Const(0, held(element)))
     ref = Ref("red0", dtype)
     inliner.bound[node.results[0]] = lambda at: ref
     stores = []

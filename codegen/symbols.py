@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ..ir.dim import Expr, symbols_of
-from .loops import Axis, Load, Part, Store
+from .loops import Axis, Index, Load, Part, Select, Store
 
 
 def kernel_symbols(parts: tuple[Part, ...]) -> tuple[str, ...]:
@@ -17,7 +17,7 @@ def kernel_symbols(parts: tuple[Part, ...]) -> tuple[str, ...]:
             names |= symbols_of(item)
         elif isinstance(item, Axis):
             bound.add(item.name)
-        elif isinstance(item, (Load, Store)):
+        elif isinstance(item, (Index, Load, Select, Store)):
             bound |= {name for name, _ in item.indirect}
     return tuple(sorted(names - bound))
 

@@ -54,6 +54,12 @@ OF_NUMBERS = frozenset(
     )
 )
 
+# given unfit data these fail while they run: their errors name the operation and its source line
+MAY_FAIL = frozenset(
+    ("embedding", "index_select", "gather", "take_along_dim", "index", "_unsafe_index", "take")
+    + ("one_hot", "div", "divide", "floor_divide", "remainder", "fmod")
+)
+
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
@@ -242,7 +248,7 @@ class Importer:
         if is_number:
             args = [call.reshape(x, (1,)) if isinstance(x, Value) else x for x in args]
         try:
-            with self.builder.at(location(node, self.strip)):
+            with self.builder.at(self._loc(node, name)):
                 result = HANDLERS[name](
                     call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()}
                 )
@@ -261,6 +267,11 @@ class Importer:
             ) from error
         self._check(node, name, result)
         return result
+
+    def _loc(self, node: fx.Node, name: str) -> str | None:
+        if not MAY_FAIL.isdisjoint(name.split(".")):
+            return f"{name} in {place(node, self.strip)}"
+        return location(node, self.strip)
 
     def _check(self, node: fx.Node, name: str, result: Any) -> None:
         expected = node.meta.get("val")

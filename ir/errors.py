@@ -81,6 +81,14 @@ class OutOfMemory(TilewrightError):
     """A buffer could not be had; says how much was needed and how much there was."""
 
 
+class IndexOutOfRange(TilewrightError, IndexError):
+    """An index in the data lies outside the axis that it counts along."""
+
+
+class DivisionByZero(TilewrightError, ZeroDivisionError):
+    """An integer in the data was divided by zero."""
+
+
 class OutOfPages(TilewrightError):
     """The KV pool cannot hold what one sequence alone needs."""
 

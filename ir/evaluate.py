@@ -8,7 +8,8 @@ import numpy as np
 from .binding import ArgumentSpec, Binder
 from .dim import Expr
 from .dim import evaluate as evaluate_dim
-from .errors import ShapeError
+from .errors import DivisionByZero, IndexOutOfRange, ShapeError
+from .faults import located
 from .graph import Graph, Node, Value
 from .op import Op
 from .scalar import evaluate_scalar, parse_scalar
@@ -68,10 +69,16 @@ def bind_symbols(graph: Graph, shapes: list[tuple[int, ...]]) -> dict[str, int]:
 def evaluate_node(
     node: Node, operands: list[np.ndarray], values: Mapping[str, int], precision: type | None
 ) -> tuple[np.ndarray, ...]:
-    """Results of one node. Each must have the shape its type says: a wrong reference is a bug."""
+    """Results of one node. Each must have the shape its type says: a wrong reference is a bug.
+
+    IndexOutOfRange and DivisionByZero for data that the op has no result for.
+    """
     attrs = {name: bind_attr(value, values) for name, value in node.attrs.items()}
     with np.errstate(all="ignore"):
-        raw = run_op(node.op, operands, attrs, node, precision)
+        try:
+            raw = run_op(node.op, operands, attrs, node, precision)
+        except (IndexOutOfRange, DivisionByZero) as error:
+            raise located(error, node.loc) from None
     raw = raw if isinstance(raw, tuple) else (raw,)
     results = []
     for array, result in zip(raw, node.results, strict=True):

@@ -5,9 +5,10 @@ from typing import Any
 
 from .types import DTYPES, DType, TensorType
 
-# Names of the batch metadata a paged program takes, all i32.
+# Names of the batch that a paged program takes, all i32 but the tokens.
 #   t      new tokens of all sequences, laid end to end      seqs  sequences (B)
 #   rows   tokens whose logits are wanted                    width pages a row of the table holds
+INPUT_IDS = "input_ids"  # [1, t] tokens, each below the number of logits
 SLOTS = "slots"  # [t] page * W + offset; negative: write nothing
 PAGE_TABLE = "page_table"  # [seqs, width]
 QUERY_STARTS = "query_starts"  # [seqs + 1]

@@ -16,7 +16,8 @@ class Buffer:
     """Memory a program touches.
 
     role: input and output belong to the caller, weight is loaded once, state is kept between runs
-    and updated in place, temp lies in the arena at `offset` (bytes).
+    and updated in place, temp lies in the arena at `offset` (bytes), fault among the records of the
+    program's checks at `offset` (a number).
     """
 
     name: str
@@ -26,6 +27,23 @@ class Buffer:
     layout: str = (
         "plain"  # how a weight's elements are ordered; names a function of codegen/pack.py
     )
+
+
+FAULT_BYTES = 16  # of the record of one check; two i64: size + 1 (0: no fault), and the index
+
+
+@dataclass(frozen=True)
+class Check:
+    """Where a kernel looks at data that may be unfit: an index into an axis, or a divisor.
+
+    Its kernel computes on with a fit number, and leaves a record from which the runtime makes the
+    error. Check i of `Program.checks` has the record at byte FAULT_BYTES * i.
+    """
+
+    op: str  # of the graph
+    loc: str | None = None
+    wraps: bool = False  # negative indices count from the axis's end
+    is_divisor: bool = False  # of integers, which must not be 0
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,7 @@ class Program:
     blobs: Mapping[str, bytes]  # binary name -> content
     kv: KVLayout | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)  # facts for people: versions, report
+    checks: tuple[Check, ...] = ()
 
     @property
     def weights(self) -> tuple[Buffer, ...]:

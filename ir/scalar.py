@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .faults import checked_divisor
+
 
 @dataclass(frozen=True)
 class Scalar:
@@ -38,8 +40,8 @@ FUNCTIONS: dict[str, Callable] = {
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y,
-    "floordiv": lambda x, y: x // y,
-    "mod": np.mod,
+    "floordiv": lambda x, y: x // checked_divisor("floordiv", x, y),
+    "mod": lambda x, y: np.mod(x, checked_divisor("mod", x, y)),
     "neg": lambda x: -x,
     "lt": lambda x, y: x < y,
     "le": lambda x, y: x <= y,

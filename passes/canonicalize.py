@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import broadcast_shapes, normalize_axis
+from ..ir.ranges import Ranges
 from ..ir.types import DType, bool_
 from . import findings
 from .activation_rules import ACTIVATION_RULES
-from .bounds import integer_bounds
 from .constant_rules import CONSTANT_RULES
 from .manager import Pass
 from .patterns import Any_, constant_of, pat
@@ -87,6 +87,7 @@ class Canonicalize(Pass):
             graph = replace_nodes(graph, _narrow_operands)
             graph = replace_nodes(graph, _concats, frozenset(("slice", "concat")))
             graph = replace_nodes(graph, _Comparisons(graph), _COMPARISONS)
+            graph = replace_nodes(graph, _Checks(graph), frozenset(("check_index",)))
             if graph is before:
                 return graph
         findings.current().note("still changing after 10 rounds")
@@ -133,10 +134,10 @@ class _Comparisons:
     """Comparisons of integers that come out the same for every element."""
 
     def __init__(self, graph: Graph):
-        self.facts = graph.facts
+        self.ranges = Ranges(graph.facts)
 
     def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        left, right = (integer_bounds(v, self.facts) for v in operands)
+        left, right = (self.ranges.numbers(v) for v in operands)
         if node.op.name in ("gt", "ge"):
             left, right = right, left
         strict = node.op.name in ("lt", "gt")
@@ -150,6 +151,19 @@ class _Comparisons:
             return None
         findings.current().fire("known_comparison")
         return [b.full(value=known, shape=node.results[0].shape, dtype=bool_)]
+
+
+class _Checks:
+    """check_index of what is proved to lie inside the axis  ->  what it checks"""
+
+    def __init__(self, graph: Graph):
+        self.ranges = Ranges(graph.facts)
+
+    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
+        if not self.ranges.inside(operands[0], node.attrs["size"]):
+            return None
+        findings.current().fire("proved_index")
+        return operands
 
 
 def _concats(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:

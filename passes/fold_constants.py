@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir.builder import Builder
+from ..ir.errors import DivisionByZero
+from ..ir.faults import located
 from ..ir.graph import Graph, Node, Value
 from ..ir.scalar import evaluate_scalar, parse_scalar
 from . import findings
@@ -37,7 +39,10 @@ def _fold(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] 
     ]
     tree = parse_scalar(node.op.scalar, node.op.operands, tuple(node.op.attrs))
     with np.errstate(all="ignore"):
-        value = evaluate_scalar(tree, dict(zip(node.op.operands, arrays)), node.attrs)
+        try:
+            value = evaluate_scalar(tree, dict(zip(node.op.operands, arrays)), node.attrs)
+        except DivisionByZero as error:
+            raise located(error, node.loc) from None
     type = node.results[0].type
     findings.current().fire("fold")
     return [b.full(value=np.asarray(value).item(), shape=type.shape, dtype=type.dtype)]

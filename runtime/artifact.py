@@ -44,7 +44,7 @@ from .storage import (
     open_storage,
 )
 
-VERSION = 1  # of this layout; another one is refused
+VERSION = 2  # of this layout; another one is refused
 MAX_JSON_BYTES = 512 << 20
 _SUFFIX = {"cpp": ".cpp", "triton": ".py"}
 _BINARY_SUFFIX = {"cpu": ".so", "cuda": ".cubin", "hip": ".hsaco"}

@@ -11,7 +11,7 @@ from ..ir import layout
 from .scheduler import Work
 from .sequence import Sequence
 
-INPUT_IDS, POSITION_IDS = "input_ids", "position_ids"
+POSITION_IDS = "position_ids"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def make_batch(
     rows[: len(asking)] = starts[1:][asking] - 1
     wanting = [work[i].sequence for i in asking]
     arrays: dict[str, np.ndarray] = {
-        INPUT_IDS: ids,
+        layout.INPUT_IDS: ids,
         POSITION_IDS: positions,
         layout.SLOTS: slots,
         layout.PAGE_TABLE: table,

@@ -37,7 +37,9 @@ class Sizes:
         buffers = program.buffers.values()
         self._shapes = [tuple(self._place[d] for d in b.type.shape) for b in buffers]
         temps = [
-            (self.index[b.name], self._place[b.offset]) for b in buffers if b.offset is not None
+            (self.index[b.name], self._place[b.offset])
+            for b in buffers
+            if b.role == "temp" and b.offset is not None
         ]
         self._temps = np.array([index for index, _ in temps], np.int64)
         self._offsets = [offset for _, offset in temps]

@@ -1,9 +1,10 @@
 """Whether a program is whole: every name it uses is there, every buffer has a place."""
 
 from ..ir.errors import ArtifactError
-from ..ir.program import Program
+from ..ir.program import FAULT_BYTES, Buffer, Program
+from ..ir.types import i64
 
-ROLES = ("input", "output", "weight", "state", "temp")
+ROLES = ("input", "output", "weight", "state", "temp", "fault")
 
 
 def check_program(program: Program) -> None:
@@ -35,10 +36,22 @@ def _buffers(program: Program):
             yield f"buffer {name} has the role {buffer.role!r}; roles are {', '.join(ROLES)}"
         if buffer.role == "temp" and buffer.offset is None:
             yield f"temporary buffer {name} has no offset in the arena"
+        if buffer.role == "fault" and not _holds_records(buffer, len(program.checks)):
+            yield f"buffer {name} is not among the records of {len(program.checks)} checks"
         if buffer.role == "input" and name not in program.inputs:
             yield f"buffer {name} has the role input, but is none of the inputs"
         if buffer.role == "output" and name not in program.outputs:
             yield f"buffer {name} has the role output, but is none of the outputs"
+
+
+def _holds_records(buffer: Buffer, checks: int) -> bool:
+    shape, offset = buffer.type.shape, buffer.offset
+    if buffer.type.dtype is not i64 or len(shape) != 2 or shape[1] != 2:
+        return False
+    if not isinstance(shape[0], int) or not isinstance(offset, int):
+        return False
+    first, rest = divmod(offset, FAULT_BYTES)
+    return rest == 0 and 0 <= first <= first + shape[0] <= checks
 
 
 def _steps(program: Program):

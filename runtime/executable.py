@@ -23,6 +23,7 @@ from .check_program import check_program
 from .cpu import host_array
 from .device import Device, Launch, Memory, Plan
 from .dlpack import CPU, View, view_of
+from .faults import Faults
 from .profile import Profile, StepProfile
 from .weights import place_weights
 
@@ -84,6 +85,9 @@ class Executable:
         self._states = self._place_states(states or {})
         for name, array in {**self._weights, **self._states}.items():
             self._fixed[self._sizes.index[name]] = array.address
+        self.faults = Faults(program, device)
+        for name, address in self.faults.places.items():
+            self._fixed[self._sizes.index[name]] = address
         self._arena: Memory | None = None
         self._bound: OrderedDict[Shapes, _Bound] = OrderedDict()
 
@@ -93,7 +97,8 @@ class Executable:
         """Run with arrays in the program's order, or by name. -> new arrays, or `out` filled.
 
         ShapeError lists every argument of a wrong rank or dtype, DimError every size that does not
-        fit. States are updated in place. When this returns the device is done.
+        fit; IndexOutOfRange and DivisionByZero say which data the program has no result for. States
+        are updated in place. When this returns the device is done.
         """
         if named:
             inputs = self._in_order(inputs, named)
@@ -112,6 +117,7 @@ class Executable:
             # the inputs are the caller's again when this returns: their owner may be a library with
             # a stream of its own, which would not wait for ours
             self.device.synchronize()
+            self.faults.raise_first()
         return results if out is None else list(out)
 
     def _in_order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -265,7 +271,7 @@ class Executable:
         """Bind to `shapes` with inputs at `addresses`. -> a function that fills `outputs`.
 
         On devices that can, it replays captured launches. The memory of the inputs and outputs must
-        outlive it.
+        outlive it. Faults of the data are left to `self.faults`, which waits for the run.
         """
         with self._lock:
             bound = self._bind(tuple(map(tuple, shapes)))

@@ -47,7 +47,7 @@ class Prepared:
         memory: SharedMemory | None = None,
     ):
         program, device = executable.program, executable.device
-        self._device = device
+        self._device, self._faults = device, executable.faults
         memory = memory or SharedMemory(device)
         inputs = [program.buffers[name] for name in program.inputs]
         outputs = executable.output_types(shapes)
@@ -76,8 +76,13 @@ class Prepared:
         self._run()
 
     def output(self, index: int) -> np.ndarray:
-        """Output `index` of the last run, in host memory; waits for it."""
-        return self._outputs[index].numpy()
+        """Output `index` of the last run, in host memory; waits for it.
+
+        IndexOutOfRange and DivisionByZero as `Executable.__call__`.
+        """
+        array = self._outputs[index].numpy()
+        self._faults.raise_first()
+        return array
 
 
 class _Part:

@@ -9,7 +9,7 @@ from ..ir.dim import Dim, Symbol, symbols_of
 from ..ir.dim_text import parse_dim
 from ..ir.errors import ArtifactError, TilewrightError
 from ..ir.layout import KVLayout
-from ..ir.program import Buffer, Choice, Kernel, Program, Step
+from ..ir.program import Buffer, Check, Choice, Kernel, Program, Step
 from ..ir.types import DTYPES, TensorType
 from .check_program import check_program
 
@@ -26,6 +26,7 @@ def program_to_json(program: Program) -> dict[str, Any]:
         "kernels": [_kernel(k) for k in program.kernels.values()],
         "steps": [_step(s) for s in program.steps],
         "arena_bytes": _dim(program.arena_bytes),
+        "checks": [asdict(c) for c in program.checks],
         "kv": program.kv.to_json() if program.kv else None,
         "meta": plain(program.meta),
     }
@@ -127,9 +128,18 @@ def _program(data: Any, blobs: Mapping[str, bytes], source_of: Callable[[str], s
         steps=tuple(_read_step(s, dims) for s in data["steps"]),
         arena_bytes=dims(data["arena_bytes"]),
         blobs=blobs,
+        checks=tuple(map(_read_check, data["checks"])),
         kv=KVLayout.from_json(data["kv"]) if data["kv"] is not None else None,
         meta=frozen(data["meta"]),
     )
+
+
+def _read_check(data: Any) -> Check:
+    flags = {name: data[name] for name in ("wraps", "is_divisor")}
+    if any(type(flag) is not bool for flag in flags.values()):
+        raise TypeError(f"a check has {flags}")
+    loc = None if data["loc"] is None else _text(data["loc"])
+    return Check(_text(data["op"]), loc, **flags)
 
 
 class _Dims:

@@ -3,6 +3,8 @@
 Accumulators other than f32 (f64 and integers) take a plain loop, one sum after another.
 """
 
+from dataclasses import replace
+
 from ...ir.dim import Dim, floordiv, mod, product, substitute
 from ...ir.errors import BuildError
 from ...ir.types import f32
@@ -92,7 +94,7 @@ def unpack_loads(kernel: LoopKernel, element: Element) -> Element:
             return Cast(unpack_loads(kernel, element.arg), element.dtype)
         case Select():
             then, other = (unpack_loads(kernel, e) for e in (element.then, element.other))
-            return Select(element.lhs, element.rhs, then, other, element.dtype)
+            return replace(element, then=then, other=other)
     return element
 
 

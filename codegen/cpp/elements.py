@@ -6,7 +6,20 @@ from dataclasses import dataclass, field
 from ...ir.dim import Dim, symbols_of
 from ...ir.errors import BuildError
 from ...ir.types import DType, TensorType, bf16, bool_, f16, f32
-from ..loops import Apply, Axis, Cast, Const, Element, Index, Load, LoopKernel, Ref, Select, Store
+from ..loops import (
+    Apply,
+    Axis,
+    Cast,
+    Check,
+    Const,
+    Element,
+    Index,
+    Load,
+    LoopKernel,
+    Ref,
+    Select,
+    Store,
+)
 from . import dims
 from .scalars import apply, constant, convert
 
@@ -73,13 +86,12 @@ class Numbering:
             case Const():
                 return ("const", repr(e.value), e.dtype.name), frozenset()
             case Index():
-                return ("index", e.value, e.dtype.name), symbols_of(e.value)
+                inner, deps = self._indirect(e.indirect, symbols_of(e.value))
+                return ("index", e.value, e.dtype.name, inner), deps
             case Ref():
                 return ("ref", e.name), frozenset((f"ref {e.name}",))
             case Load():
-                inner = tuple((n, self.number(i)) for n, i in e.indirect)
-                deps = symbols_of(e.offset) - {n for n, _ in inner}
-                deps = deps.union(*(self.deps[i] for _, i in inner))
+                inner, deps = self._indirect(e.indirect, symbols_of(e.offset))
                 return ("load", e.param, e.offset, inner), deps
             case Apply():
                 args = tuple(self.number(a) for a in e.args)
@@ -90,9 +102,21 @@ class Numbering:
                 return ("cast", arg, e.dtype.name), self.deps[arg]
             case Select():
                 then, other = self.number(e.then), self.number(e.other)
-                deps = symbols_of(e.lhs) | symbols_of(e.rhs) | self.deps[then] | self.deps[other]
-                return ("select", e.lhs, e.rhs, then, other), deps
+                inner, deps = self._indirect(e.indirect, symbols_of(e.lhs) | symbols_of(e.rhs))
+                deps = deps | self.deps[then] | self.deps[other]
+                return ("select", e.lhs, e.rhs, inner, then, other), deps
+            case Check():
+                arg = self.number(e.arg)
+                return ("check", arg, e.size, e.wraps, e.number), self.deps[arg]
         raise BuildError(f"{type(e).__name__} is no element")
+
+    def _indirect(
+        self, indirect: tuple[tuple[str, Element], ...], names: frozenset[str]
+    ) -> tuple[tuple[tuple[str, int], ...], frozenset[str]]:
+        """Numbers of the indirect indices, and `names` with what those depend on in their place."""
+        inner = tuple((n, self.number(i)) for n, i in indirect)
+        deps = names - {n for n, _ in inner}
+        return inner, deps.union(*(self.deps[i] for _, i in inner))
 
 
 class Scope:
@@ -203,7 +227,7 @@ class Scope:
     def _expression(self, e: Element) -> str:
         match e:
             case Index():
-                return f"({value_type(e.dtype)}){self.dim(e.value)}"
+                return f"({value_type(e.dtype)}){self.offset(e.value, e.indirect)}"
             case Load():
                 return self.load(e)
             case Apply():
@@ -212,7 +236,16 @@ class Scope:
             case Cast():
                 arg = self.decided(e.arg)
                 return convert(self.emit(arg), arg.dtype, e.dtype)
+            case Check():
+                return self._check(e)
         raise BuildError(f"{type(e).__name__} is no element")
+
+    def _check(self, e: Check) -> str:
+        arg = self.emit(e.arg)
+        record = f"p{self.kernel.records} + {2 * e.number}"
+        if e.size is None:
+            return f"tw_divisor({arg}, {record})"
+        return f"tw_index<{str(e.wraps).lower()}>({arg}, {self.dim(e.size)}, {record})"
 
     def load(self, e: Load) -> str:
         """The widened element of a buffer."""
@@ -220,7 +253,7 @@ class Scope:
         return widen(f"p{e.param}[{self.offset(e.offset, e.indirect)}]", type.dtype)
 
     def offset(self, offset: Dim, indirect: tuple[tuple[str, Element], ...]) -> str:
-        """A C++ expression for an offset whose indirect indices are loaded first."""
+        """A C++ expression for a dim whose indirect indices are computed first."""
         for name, element in indirect:
             self._indirect(name, element)
         return self.dim(offset)
@@ -244,13 +277,14 @@ class Scope:
         variable = self.fresh()
         out = self.levels[-1]
         out.lines.append(f"{value_type(e.dtype)} {variable};")
+        lhs, rhs = (self.offset(d, e.indirect) for d in (e.lhs, e.rhs))
         before = dict(self.assumed)
         for condition, side in (("if", e.then), ("else", e.other)):
             self.assumed[e.lhs, e.rhs] = condition == "if"
             self.push(hoists=False)
             self.write(f"{variable} = {self.emit(side)};")
             lines = self.pop()
-            test = f" ({self.dim(e.lhs)} < {self.dim(e.rhs)})" if condition == "if" else ""
+            test = f" ({lhs} < {rhs})" if condition == "if" else ""
             out.lines += [f"{condition}{test} {{", *("    " + x for x in lines), "}"]
         self.assumed = before
         out.names[number] = variable
@@ -277,9 +311,9 @@ def _operands(e: Element) -> Sequence[Element]:
     match e:
         case Apply():
             return e.args
-        case Cast():
+        case Cast() | Check():
             return (e.arg,)
-        case Load():
+        case Index() | Load():
             return tuple(inner for _, inner in e.indirect)
     return ()
 

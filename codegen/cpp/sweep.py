@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...ir.dim import Dim, floordiv, substitute, symbols_of
-from ..loops import Apply, Cast, Element, Load, Select, Store
+from ..loops import Apply, Cast, Check, Element, Index, Load, Select, Store
 from . import dims
 from .elements import Scope
 
@@ -160,12 +160,12 @@ def _undecided(scope: Scope, elements: Sequence[Element]) -> Iterator[Select]:
         match element:
             case Select():
                 yield element
-                stack += [element.other, element.then]
+                stack += [element.other, element.then, *(e for _, e in element.indirect)]
             case Apply():
                 stack += reversed(element.args)
-            case Cast():
+            case Cast() | Check():
                 stack.append(element.arg)
-            case Load():
+            case Index() | Load():
                 stack += [inner for _, inner in element.indirect]
 
 

@@ -110,7 +110,24 @@ TW_INLINE int64_t tw_fmod(int64_t a, int64_t b) {
     return r < 0 ? r + b : r;
 }
 
-// Element arithmetic: any divisor; dividing by 0 gives 0, as NumPy does.
+// An index held inside its axis; one that is not is recorded (codegen/loops.py, Check).
+template <bool wraps, class T>
+TW_INLINE T tw_index(T index, int64_t size, int64_t* record) {
+    int64_t at = (int64_t)index;
+    if (wraps) at += at < 0 ? size : 0;
+    if (__builtin_expect((uint64_t)at < (uint64_t)size, 1)) return (T)at;
+    __atomic_store_n(record + 1, (int64_t)index, __ATOMIC_RELAXED);
+    __atomic_store_n(record, size + 1, __ATOMIC_RELAXED);
+    return 0;
+}
+template <class T>
+TW_INLINE T tw_divisor(T x, int64_t* record) {
+    if (__builtin_expect(x != 0, 1)) return x;
+    __atomic_store_n(record, (int64_t)1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+// Element arithmetic: any divisor; dividing by 0, where nothing is recorded, gives 0.
 template <class T>
 TW_INLINE T tw_floordiv_int(T a, T b) {
     if (b == 0) return 0;

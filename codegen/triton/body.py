@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ...ir.dim import Dim, symbol
 from ..loops import LoopKernel, Pointwise, Reduce
 from .names import pointer_type
-from .scalars import prelude
+from .scalars import CHECKS, prelude
 
 
 @dataclass
@@ -157,7 +157,11 @@ def finish(
     lines = [f"@triton.jit\ndef {context.name}({arguments}):", *body.root.lines(1)]
     return Emitted(
         context.name,
-        prelude(context.interpret) + helpers + "\n".join(lines) + "\n",
+        prelude(context.interpret)
+        + ("" if kernel.records is None else CHECKS)
+        + helpers
+        + "\n".join(lines)
+        + "\n",
         tuple(buffers),
         tuple(symbol(s) for s in kernel.symbols),
         tuple(signature),

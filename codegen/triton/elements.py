@@ -11,6 +11,7 @@ from ..loops import (
     Apply,
     Axis,
     Cast,
+    Check,
     Const,
     Element,
     Index,
@@ -101,8 +102,10 @@ class Env:
                 return Val(constant(value, dtype))
             case Ref(name):
                 return self.refs[name]
-            case Index(value, dtype):
-                return self._index(value, dtype)
+            case Index():
+                return self._index(element, conditions)
+            case Check():
+                return self._check(element, conditions)
             case Load():
                 raw = self.raw_load(element, conditions)
                 stored = self.kernel.params[element.param].type.dtype
@@ -142,7 +145,8 @@ class Env:
         return rounded
 
     def _select(self, select: Select, conditions: tuple[Val, ...]) -> Val:
-        lhs, rhs = self.dim(select.lhs), self.dim(select.rhs)
+        inner = self._indirect(select.indirect, conditions)
+        lhs, rhs = self.dim(select.lhs, inner), self.dim(select.rhs, inner)
         inside = self._named(f"{lhs.text} < {rhs.text}", [lhs, rhs])
         outside = self._named(f"{lhs.text} >= {rhs.text}", [lhs, rhs])
         then = self.value(select.then, (*conditions, inside))
@@ -151,11 +155,31 @@ class Env:
             f"tl.where({inside.text}, {then.text}, {other.text})", [inside, then, other]
         )
 
-    def _index(self, value: Dim, dtype: DType) -> Val:
-        if isinstance(value, int):
-            return Val(self._full(str(value), dtype))
-        at = self.dim(value)
-        return self._named(f"{at.text}.to({value_type(dtype)})", [at])
+    def _index(self, index: Index, conditions: tuple[Val, ...]) -> Val:
+        if isinstance(index.value, int):
+            return Val(self._full(str(index.value), index.dtype))
+        at = self.dim(index.value, self._indirect(index.indirect, conditions))
+        return self._named(f"{at.text}.to({value_type(index.dtype)})", [at])
+
+    def _indirect(
+        self, indirect: tuple[tuple[str, Element], ...], conditions: tuple[Val, ...]
+    ) -> dict[str, Val]:
+        return {name: self.element(e, conditions) for name, e in indirect}
+
+    def _check(self, check: Check, conditions: tuple[Val, ...]) -> Val:
+        value = self.element(check.arg, conditions)
+        if isinstance(check.arg, Const):
+            value = Val(self._full(value.text, check.dtype))
+        size = Val("1") if check.size is None else self.dim(check.size)
+        # what a tile holds outside its axes is no fault
+        masks = [*self._masks(value.axes), *conditions]
+        inside = " & ".join(m.text for m in masks) or self._full("1", bool_)
+        record = f"p{self.kernel.records} + {2 * check.number}"
+        if check.size is None:
+            text = f"checked_divisor({value.text}, {inside}, {record})"
+        else:
+            text = f"checked_index({value.text}, {size.text}, {inside}, {record}, {check.wraps})"
+        return self._named(text, [value, size, *masks])
 
     def _to(self, value: Val, dtype: DType) -> Val:
         return self._named(f"{value.text}.to({value_type(dtype)})", [value])
@@ -202,7 +226,7 @@ class Env:
 
     def raw_load(self, load: Load, conditions: tuple[Val, ...] = ()) -> Val:
         """The element as stored, not widened; zero where masked off."""
-        inner = {name: self.element(e, conditions) for name, e in load.indirect}
+        inner = self._indirect(load.indirect, conditions)
         offset = self.dim(load.offset, inner)
         masks = self._masks(offset.axes) + list(conditions)
         pointer = self._pointer(load.param, offset, masks)
@@ -219,7 +243,7 @@ class Env:
 
     def store(self, store: Store) -> None:
         """Write a value at every point of the tile that is inside all axes."""
-        inner = {name: self.element(e) for name, e in store.indirect}
+        inner = self._indirect(store.indirect, ())
         value = self.element(store.value)
         text = value.text
         stored = self.kernel.params[store.param].type.dtype
@@ -284,12 +308,14 @@ def loads_of(element: Element) -> list[Load]:
             case Load(indirect=indirect):
                 found[id(current)] = current
                 stack.extend(e for _, e in indirect)
+            case Index(indirect=indirect):
+                stack.extend(e for _, e in indirect)
             case Apply(args=args):
                 stack.extend(args)
-            case Cast(arg=arg):
+            case Cast(arg=arg) | Check(arg=arg):
                 stack.append(arg)
-            case Select(then=then, other=other):
-                stack.extend((then, other))
+            case Select(then=then, other=other, indirect=indirect):
+                stack.extend((then, other, *(e for _, e in indirect)))
     return list(found.values())
 
 

@@ -12,6 +12,7 @@ from ..loops import (
     Apply,
     Axis,
     Cast,
+    Check,
     Const,
     Contract,
     Element,
@@ -53,18 +54,21 @@ def replaced(
             case Ref(name):
                 return refs.get(name, e)
             case Index(value):
-                return replace(e, value=substitute(value, dims))
+                return replace(e, value=substitute(value, dims), indirect=inner(e.indirect))
             case Load(offset=offset, indirect=indirect):
-                inner = tuple((n, visit(i)) for n, i in indirect)
-                return replace(e, offset=substitute(offset, dims), indirect=inner)
+                return replace(e, offset=substitute(offset, dims), indirect=inner(indirect))
             case Apply(args=args):
                 return replace(e, args=tuple(map(visit, args)))
-            case Cast(arg=arg):
+            case Cast(arg=arg) | Check(arg=arg):
                 return replace(e, arg=visit(arg))
             case Select(lhs, rhs, then, other):
                 lhs, rhs = substitute(lhs, dims), substitute(rhs, dims)
-                return replace(e, lhs=lhs, rhs=rhs, then=visit(then), other=visit(other))
+                sides = {"then": visit(then), "other": visit(other)}
+                return replace(e, lhs=lhs, rhs=rhs, **sides, indirect=inner(e.indirect))
         return e
+
+    def inner(indirect: tuple[tuple[str, Element], ...]) -> tuple[tuple[str, Element], ...]:
+        return tuple((n, visit(i)) for n, i in indirect)
 
     return visit(element)
 

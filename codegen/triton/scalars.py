@@ -119,6 +119,30 @@ def power(x, y):
 
 """
 
+# Helpers of kernels with a Check (codegen/loops.py). Lanes that find the same fault write alike, or
+# one of them wins: any fault will do.
+CHECKS = """
+
+@triton.jit
+def checked_index(x, size, inside, record, wraps: tl.constexpr):
+    at = x.to(tl.int64)
+    if wraps:
+        at = tl.where(at < 0, at + size, at)
+    wrong = (at < 0) | (at >= size)
+    fault = wrong & inside
+    tl.store(record + tl.where(fault, 1, 1), tl.where(fault, x, 0).to(tl.int64), mask=fault)
+    tl.store(record + tl.where(fault, 0, 0), tl.where(fault, size, 0).to(tl.int64) + 1, mask=fault)
+    return tl.where(wrong, 0, at).to(x.dtype)
+
+
+@triton.jit
+def checked_divisor(x, inside, record):
+    wrong = x == 0
+    fault = wrong & inside
+    tl.store(record + tl.where(fault, 0, 0), tl.where(fault, 1, 1).to(tl.int64), mask=fault)
+    return tl.where(wrong, 1, x).to(x.dtype)
+"""
+
 
 def prelude(interpret: bool) -> str:
     """The helpers. Triton's interpreter has no libdevice, and its own `%` is exact."""

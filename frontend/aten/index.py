@@ -33,20 +33,6 @@ def _gather(call: Call, x: Value, *rest: Any, sparse_grad: bool = False) -> Valu
     return call.b.gather_elements(x, index, axis=dim % x.type.rank)
 
 
-def wrapped(call: Call, index: Value, size: Dim) -> Value:
-    """Negative indices counted from the end, as advanced indexing allows them."""
-    source = index.node
-    if (
-        source is not None
-        and source.op.name == "iota"
-        and call.facts.proved_le(0, source.attrs["start"])
-    ):
-        return index
-    b = call.b
-    behind = b.add(index, call.value(size, index.dtype))
-    return b.where(b.lt(index, call.value(0, index.dtype)), behind, index)
-
-
 @handles("index.Tensor", "_unsafe_index.Tensor")
 def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
     used = [(axis, index) for axis, index in enumerate(indices) if index is not None]
@@ -55,7 +41,9 @@ def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
     axes = [axis for axis, _ in used]
     if len(used) == 1:
         (axis, index) = used[0]
-        return call.b.gather(x, wrapped(call, index, x.shape[axis]), axis=axis)
+        return call.b.gather(
+            x, call.b.check_index(index, size=x.shape[axis], wraps=True), axis=axis
+        )
     # Several index tensors read one element each from their axes: gather from the flattened axes
     # at the flattened index.
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
@@ -68,11 +56,12 @@ def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
     shape = broadcast_shapes(*(index.shape for _, index in used))
     total: Value | None = None
     for position, (_, index) in enumerate(used):
-        place = call.broadcast(wrapped(call, index, sizes[position]), shape)
+        place = call.b.check_index(index, size=sizes[position], wraps=True)
+        place = call.broadcast(call.value(place, types.i64), shape)  # the flat axis may be long
         stride = product(sizes[position + 1 :])
         if stride != 1:
             place = call.b.mul(place, call.value(stride, place.dtype))
-        total = place if total is None else call.b.add(total, call.value(place, total.dtype))
+        total = place if total is None else call.b.add(total, place)
     assert total is not None, "indexing names at least one axis"
     return call.b.gather(call.reshape(moved, flat_shape), total, axis=before)
 
@@ -93,7 +82,7 @@ def _one_hot(call: Call, x: Value, num_classes: int = -1) -> Value:
         raise Declined("one_hot without num_classes: its size depends on values")
     b = call.b
     classes = b.iota(length=num_classes, dtype=x.dtype)
-    column = call.reshape(x, (*x.shape, 1))
+    column = call.reshape(b.check_index(x, size=num_classes), (*x.shape, 1))
     return call.value(b.eq(column, classes), call.dtype)
 
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ..dim import Dim
+from ..faults import checked_index
 from ..op import normalize_axis, op
 from ..types import TensorType
 
@@ -10,7 +12,7 @@ from ..types import TensorType
 def gather(x, index, *, axis: int = 0):
     """Whole slices of x along axis: out[.., i.., ..] = x[.., index[i..], ..] (an embedding lookup).
 
-    index: any rank, integers in [0, size). The caller guarantees the range.
+    index: any rank, integers in [0, size); running it raises IndexOutOfRange for others.
     """
     axis = normalize_axis(axis, x.rank)
     if not index.dtype.is_integer:
@@ -20,12 +22,15 @@ def gather(x, index, *, axis: int = 0):
 
 @gather.set_reference
 def _(x, index, *, axis):
-    return np.take(x, index, axis)
+    return np.take(x, checked_index("gather", index, x.shape[axis]), axis)
 
 
 @op(kind="gather")
 def gather_elements(x, index, *, axis: int):
-    """One element each: out[i, j, k] = x[index[i, j, k], j, k] for axis 0, and so on."""
+    """One element each: out[i, j, k] = x[index[i, j, k], j, k] for axis 0, and so on.
+
+    index: integers in [0, size); running it raises IndexOutOfRange for others.
+    """
     axis = normalize_axis(axis, x.rank)
     if index.rank != x.rank or not index.dtype.is_integer:
         raise TypeError(f"x is {x}, index is {index}: index must be integers of the same rank")
@@ -35,4 +40,22 @@ def gather_elements(x, index, *, axis: int):
 @gather_elements.set_reference
 def _(x, index, *, axis):
     where = tuple(slice(0, n) if i != axis else slice(None) for i, n in enumerate(index.shape))
+    index = checked_index("gather_elements", index, x.shape[axis])
     return np.take_along_axis(x[where], index, axis)
+
+
+@op(kind="elementwise")
+def check_index(index, *, size: Dim, wraps: bool = False):
+    """index, an integer in [0, size); with `wraps` index + size where it is in [-size, 0).
+
+    Running it raises IndexOutOfRange for others. Lookups check what they are given by themselves;
+    this is for positions counted from an axis's end, and for parts of a position.
+    """
+    if not index.dtype.is_integer:
+        raise TypeError(f"index is {index}: must be integers")
+    return index
+
+
+@check_index.set_reference
+def _(index, *, size, wraps):
+    return checked_index("check_index", index, size, wraps=wraps)

@@ -7,6 +7,7 @@ import numpy as np
 from tilewright.codegen.loops import (
     Apply,
     Cast,
+    Check,
     Const,
     Contract,
     Index,
@@ -39,12 +40,12 @@ REDUCERS = {
 def run_kernel(kernel: LoopKernel, buffers: list[np.ndarray], sizes: Mapping[str, int]) -> None:
     """Run `kernel` on flat buffers (one a parameter), writing those it stores to."""
     for part in kernel.parts:
-        _Run(buffers, dict(sizes)).part(part)
+        _Run(buffers, dict(sizes), kernel.records).part(part)
 
 
 class _Run:
-    def __init__(self, buffers, sizes):
-        self.buffers = buffers
+    def __init__(self, buffers, sizes, records):
+        self.buffers, self.records = buffers, records
         self.env: dict[str, np.ndarray | int] = sizes
         self.refs: dict[str, np.ndarray] = {}
         self.mask = np.True_  # where a guarded side of a Select is live
@@ -71,8 +72,11 @@ class _Run:
         match e:
             case Const(value=value):
                 return value
-            case Index(value=value):
+            case Index(value=value, indirect=indirect):
+                self.bind_indirect(indirect)
                 return self.index(value)
+            case Check():
+                return self.check(e)
             case Ref(name=name):
                 return self.refs[name]
             case Cast(arg=arg, dtype=dtype):
@@ -84,7 +88,8 @@ class _Run:
                 values = [self.element(a) for a in args]
                 with np.errstate(all="ignore"):
                     return FUNCTIONS[fn](*values)
-            case Select(lhs=lhs, rhs=rhs, then=then, other=other):
+            case Select(lhs=lhs, rhs=rhs, then=then, other=other, indirect=indirect):
+                self.bind_indirect(indirect)
                 condition = np.asarray(self.index(lhs) < self.index(rhs))
                 outer = self.mask
                 self.mask = outer & condition
@@ -100,6 +105,19 @@ class _Run:
                 values = self.buffers[param][np.where(live, at, 0)]
                 return values
         raise AssertionError(e)
+
+    def check(self, e: Check):
+        value = np.asarray(self.element(e.arg))
+        live, value = np.broadcast_arrays(self.mask, value)
+        size = self.index(0 if e.size is None else e.size)
+        at = np.where(value < 0, value + size, value) if e.wraps else value
+        wrong = (value == 0) if e.size is None else (at < 0) | (at >= size)
+        for index in value[wrong & live].reshape(-1)[:1]:
+            place = 2 * e.number
+            self.buffers[self.records][place] = size + 1
+            if e.size is not None:
+                self.buffers[self.records][place + 1] = index
+        return np.where(wrong, 1 if e.size is None else 0, at).astype(value.dtype)
 
     def bind_indirect(self, indirect) -> None:
         for name, element in indirect:

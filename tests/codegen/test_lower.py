@@ -43,7 +43,9 @@ def check(b: Builder, outputs, sizes, arrays=None, updates=None):
     low = lower_group(graph, graph.nodes, {})
     flat = []
     for value in low.values:
-        if value.name is not None:
+        if value is None:
+            flat.append(np.zeros(2 * len(low.checks), np.int64))
+        elif value.name is not None:
             flat.append(given[value.name].reshape(-1).copy())
         else:
             size = np.prod(

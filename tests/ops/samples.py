@@ -257,6 +257,12 @@ def gathers() -> Iterator[Sample]:
             "gather_elements", (Operand((2, 4, 5), dtype), ids),
             lambda x, i: torch.gather(x, 1, i), {"axis": 1}, exact=True,
         )  # fmt: skip
+    for index in (i64, i32):
+        ids = Operand((2, 3), index, lambda rng, shape, dtype: rng.integers(-5, 5, shape))
+        attrs = {"size": 5, "wraps": True}
+        yield Sample(
+            "check_index", (ids,), lambda i: torch.where(i < 0, i + 5, i), attrs, exact=True
+        )
 
 
 # ---- reductions ----------------------------------------------------------------------------

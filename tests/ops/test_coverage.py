@@ -25,7 +25,8 @@ def test_every_op_is_documented_and_of_a_known_kind():
     for name, op in OPS.items():
         assert op.doc, name
         assert op.kind in KINDS, name
-        assert (op.kind == "elementwise") == (op.scalar is not None), name
+        has_errors = name == "check_index"  # which the scalar language has no words for
+        assert (op.kind == "elementwise") == (op.scalar is not None or has_errors), name
 
 
 def test_every_composite_can_be_taken_apart():

@@ -7,6 +7,7 @@ import pytest
 
 from tilewright.ir.layout import (
     CONTEXT_LENS,
+    INPUT_IDS,
     LOGIT_ROWS,
     PAGE_TABLE,
     QUERY_STARTS,
@@ -18,7 +19,7 @@ from tilewright.ir.layout import (
     TOP_P,
 )
 from tilewright.ir.ops.sampling import sample
-from tilewright.runtime.batch import INPUT_IDS, POSITION_IDS, Sizes, make_batch, sizes_of
+from tilewright.runtime.batch import POSITION_IDS, Sizes, make_batch, sizes_of
 from tilewright.runtime.engine import Engine, EngineConfig
 from tilewright.runtime.runner import StepResult
 from tilewright.runtime.tokenizer import Tokenizer

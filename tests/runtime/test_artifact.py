@@ -231,7 +231,7 @@ def test_missing_and_truncated_files_are_noticed(folder):
 
 def test_version_format_and_path(folder, tmp_path):
     edit_manifest(folder, lambda d: d.update(version=99))
-    with pytest.raises(ArtifactError, match="it has version 99, this runtime reads 1"):
+    with pytest.raises(ArtifactError, match="it has version 99, this runtime reads 2"):
         load_artifact(folder)
     edit_manifest(folder, lambda d: d.update(format="other"))
     with pytest.raises(ArtifactError, match=r"manifest.json is not one of ours"):

@@ -268,3 +268,35 @@ def _fixed(exe, shapes, addresses):
         for name, (shape, _) in zip(exe.program.outputs, exe.output_types(shapes))
     ]
     return exe.fix(shapes, addresses, outputs), outputs
+
+
+@pytest.mark.gpu
+def test_an_index_out_of_range_is_an_error_and_not_a_crash(gpu):
+    pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
+    from tilewright import passes
+    from tilewright.codegen.build import build
+    from tilewright.ir.builder import Builder
+    from tilewright.ir.errors import IndexOutOfRange
+    from tilewright.ir.target import get_target
+    from tilewright.ir.types import i64
+    from tilewright.passes.pipelines import dense
+    from tilewright.runtime.executable import Executable
+    from tilewright.runtime.prepared import Prepared
+
+    b = Builder("lookup")
+    t = b.dim("t", 1, 64)
+    rows = b.gather(b.input("x", (9, 32)), b.input("i", (t,), i64))
+    made = build(passes.run(b.graph([rows]), dense()).graph, get_target(gpu.target))
+    exe = Executable(made, {}, gpu)
+    x = np.arange(288, dtype=np.float32).reshape(9, 32)
+    prepared = Prepared(exe, [(9, 32), (3,)])
+    for index in (9, -1, 2**40):
+        with pytest.raises(IndexOutOfRange, match=f"index {index} .* size 9"):
+            exe(x, np.array([0, index, 8]))
+        prepared.run({"x": x, "i": np.array([index, 1, 2])})  # captured: at the read
+        with pytest.raises(IndexOutOfRange, match=f"index {index} .* size 9"):
+            prepared.output(0)
+        good = np.array([8, 0, 3])
+        np.testing.assert_array_equal(exe(x, good)[0].numpy(), x[good])
+        prepared.run({"x": x, "i": good})
+        np.testing.assert_array_equal(prepared.output(0), x[good])

@@ -150,6 +150,8 @@ def test_integers_wrap_and_never_trap(library, rng, fn):
         x = np.concatenate([rng.integers(info.min, info.max, 200, dtype), np.repeat(edges, 5)])
         y = np.concatenate([rng.integers(info.min, info.max, 200, dtype), np.tile(edges, 5)])
         got = run(library, f"{fn}_{name}", x, y)
+        if fn in ("floordiv", "mod"):  # a zero is caught before, and does not trap here either
+            x, y, got = x[y != 0], y[y != 0], got[y != 0]
         with np.errstate(all="ignore"):
             want = scalar.FUNCTIONS[fn](x, y)
         np.testing.assert_array_equal(got, want)

@@ -20,8 +20,10 @@ def make(b: Builder, outputs, sizes, arrays=None, updates=None) -> Case:
     rng = np.random.default_rng(0)
     data, params = [], []
     for value, param in zip(low.values, low.kernel.params):
-        shape = [evaluate(d, sizes) for d in value.shape]
-        if value.name is not None and value.name in (arrays or {}):
+        shape = [evaluate(d, sizes) for d in param.type.shape]
+        if value is None:
+            data.append(np.zeros(shape, np.int64))  # no fault so far
+        elif value.name is not None and value.name in (arrays or {}):
             data.append(arrays[value.name].astype(value.dtype.numpy))
         elif value.dtype.is_float:
             data.append(rng.standard_normal(shape).astype(value.dtype.numpy))
@@ -259,3 +261,37 @@ def cumulative(t=13) -> Case:
     b = Builder()
     s = b.dim("t", 1, 512)
     return make(b, [b.cumsum(b.input("x", (2, s)), axis=1)], {"t": t})
+
+
+def faulty(index=(0, -3, 7, 1, 2), t=5) -> Case:
+    """Lookups by position from either end and a rest, with one index out of range and one zero."""
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    table, i = b.weight("table", (5, 24), f32), b.input("i", (s,), i64)
+    ids = b.check_index(i, size=5, wraps=True)
+    doubled = b.mul(b.add(b.iota(length=9, dtype=i64), i64_constant(b, 2)), i64_constant(b, 2))
+    outputs = [b.gather(table, ids), b.gather(doubled, ids)]
+    outputs.append(b.mod(b.iota(length=s, dtype=i64), b.input("j", (s,), i64)))
+    arrays = {"i": np.array(index), "j": np.array([3, 2, 0, 4, -3])}
+    return make(b, outputs, {"t": t}, arrays)
+
+
+def faulty_rows(index=(0, 4, 9, 1, 2), t=5) -> Case:
+    """A reduction over looked-up rows, one of which is not there."""
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    x = b.gather(b.weight("table", (5, 37), f32), b.input("i", (s,), i64))
+    return make(b, [b.sum(x, axes=(1,)), b.max(x, axes=(1,))], {"t": t}, {"i": np.array(index)})
+
+
+def faulty_product(index=(0, 4, -1, 1, 2), t=5) -> Case:
+    """A product of looked-up rows, one of which is not there."""
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    x = b.gather(b.weight("table", (5, 32), f32), b.input("i", (s,), i64))
+    y = b.matmul(x, b.weight("w", (24, 32), f32), transpose_w=True)
+    return make(b, [y], {"t": t}, {"i": np.array(index)})
+
+
+def i64_constant(b: Builder, value: int):
+    return b.constant(value, i64)
