@@ -181,10 +181,6 @@ class Engine:
             return {}
         tokens = result.tokens()
         logits = None
-        is_sound = None
-        if result.is_on_host:  # a look at them is cheap beside the step
-            logits = result.logits()
-            is_sound = np.isfinite(logits[: len(wanting)].max(axis=-1))
         choices = {}
         samples = self.runner.samples
         for row, sequence in enumerate(wanting):
@@ -193,9 +189,9 @@ class Engine:
             if sequence.num_output < params.min_tokens:
                 forbidden = self._live[sequence].ends
             try:
-                if is_sound is not None and logits is not None and not is_sound[row]:
-                    raise not_numbers(logits[row], sequence)
-                if params.is_plain and (params.is_greedy or samples) and not forbidden:
+                if samples and tokens[row] < 0:  # the program found no likeliest
+                    raise not_numbers(result.logits()[row], sequence)
+                if params.is_plain and samples and not forbidden:
                     choices[sequence] = Choice(int(tokens[row]))
                     continue
                 if logits is None:  # only fetched when somebody reads them

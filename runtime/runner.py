@@ -25,9 +25,8 @@ class StepResult:
     """What a step computed. Both functions wait for the device; row i is of batch.wanting[i]."""
 
     batch: Batch
-    tokens: Callable[[], np.ndarray]  # the token chosen for each row, integers [rows]
+    tokens: Callable[[], np.ndarray]  # chosen for each row, integers [rows]; see Runner.samples
     logits: Callable[[], np.ndarray]  # f32 [rows, V]
-    is_on_host: bool = False  # whether `logits` costs nothing
 
 
 class Runner(Protocol):
@@ -36,7 +35,8 @@ class Runner(Protocol):
     page_size: int
     num_pages: int
     vocab_size: int
-    samples: bool  # tokens follow each sequence's temperature, top_k, top_p and seed; else greedy
+    # tokens are those of the op `sample`, -1 where no logit is the largest; else the engine chooses
+    samples: bool
 
     def reserve(self, max_tokens: int, max_seqs: int, context_len: int) -> None:
         """Have the memory for steps of up to these sizes. OutOfMemory when there is not enough."""
@@ -83,8 +83,7 @@ class ProgramRunner:
             return self._replay(batch)
         arrays = [batch.arrays[name] for name in self._inputs]
         logits, tokens = self.executable(*arrays)[:2]
-        is_on_host = self.executable.device.kind == "cpu"
-        return StepResult(batch, tokens.numpy, logits.numpy, is_on_host)
+        return StepResult(batch, tokens.numpy, logits.numpy)
 
     def _replay(self, batch: Batch) -> StepResult:
         prepared = self._prepared.get(batch.sizes)

@@ -51,9 +51,21 @@ TW_INLINE bool tw_too_small(double wanted, double v) {
     return wanted > -(double)e * 0.6931471805599454 + 1e-9;
 }
 
+// Whether there is a largest: none is NaN or infinite, and not all are minus infinity.
+static bool tw_has_largest(const float* x, int64_t n) {
+    int numbers = 0, others = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        numbers |= x[i] > -__builtin_inff();
+        others |= !(x[i] < __builtin_inff());
+    }
+    return numbers && !others;
+}
+
 // `x` and `heap` have room for `vocab` elements. In f64 the inverse of no f32 overflows.
+// -1 where no logit is the largest.
 static int32_t tw_sample_row(const float* logits, int64_t vocab, float temperature, int32_t top_k,
                              float top_p, int64_t seed, int64_t step, double* x, double* heap) {
+    if (!tw_has_largest(logits, vocab)) return -1;
     for (int64_t i = 0; i < vocab; ++i) x[i] = logits[i];
     if (temperature == 0) return (int32_t)tw_argmax(x, vocab);
     double heat = temperature, inverse = 1.0 / heat;

@@ -5,6 +5,7 @@ with top-k or top-p needs a cut first: the largest threshold that still keeps en
 32-bit integers in the same order, and the threshold is found digit by digit (of 2 bits, highest
 first), each by a sweep that counts, or weighs, what reaches each of the 4 candidates; it is done
 once a single logit is left between two of them. The first launch keeps the noise of such a row.
+A logit that is NaN or infinite ranks above all, so that the second launch sees it and gives -1.
 """
 
 from dataclasses import replace
@@ -17,6 +18,8 @@ from .rewrite import Piece
 from .schedule import SampleJoin, SampleSchedule, SampleSplit, Schedule
 
 DIGITS = (1, 2, 3)
+NO_NUMBER, NOTHING = 2**31 - 1, -(2**31) + 0x7FFFFF  # ranks: of NaN and infinity; of minus infinity
+LEAST = -3.4028234663852886e38  # what a finite logit stays above, whatever noise is added
 
 HELPERS = """\
 @triton.jit
@@ -142,7 +145,10 @@ piece = tl.program_id(1)
 index = piece * {schedule.piece} + tl.arange(0, {schedule.piece})
 inside = index < {part.vocab}
 x = tl.load(p{part.logits} + start + index, mask=inside, other=float("-inf"))
-rank = tl.where(inside, order_key(x + temperature * gumbel(index, key)), -2147483648)
+noisy = x + temperature * gumbel(index, key)
+noisy = tl.where(x == float("-inf"), x, tl.maximum(noisy, {LEAST!r}))
+rank = tl.where(x < float("inf"), order_key(noisy), {NO_NUMBER})
+rank = tl.where(inside, rank, -2147483648)
 top = tl.max(rank, axis=0)
 first = tl.min(tl.where(inside & (rank == top), index, 2147483647), axis=0)
 tl.store(p{self.best} + row * {schedule.pieces} + piece, top)
@@ -154,6 +160,12 @@ tl.store(p{self.best_at} + row * {schedule.pieces} + piece, first)""")
         """The best piece; or, for a row with a cut, the best of what it keeps."""
         pieces = schedule.pieces
         width = 1 << (pieces - 1).bit_length()
+        self.lines(f"""
+lane = tl.arange(0, {width})
+place = row * {pieces} + lane
+tops = tl.load(p{self.best} + place, mask=lane < {pieces}, other=-2147483648)
+highest = tl.max(tops, axis=0)
+is_sound = (highest != {NO_NUMBER}) & (highest > {NOTHING})""")
         with self.body.block("if has_k | has_p:", is_conditional=True):
             self.lines('cut = tl.zeros((), tl.float32) + float("-inf")')
             with self.body.block("if has_k:", is_conditional=True):
@@ -163,12 +175,9 @@ tl.store(p{self.best_at} + row * {schedule.pieces} + piece, first)""")
             self.draw(schedule.block)
         with self.body.block("else:", is_conditional=True):
             self.lines(f"""
-lane = tl.arange(0, {width})
-place = row * {pieces} + lane
-tops = tl.load(p{self.best} + place, mask=lane < {pieces}, other=-2147483648)
 firsts = tl.load(p{self.best_at} + place, mask=lane < {pieces}, other=2147483647)
-winner = tl.min(tl.where(tops == tl.max(tops, axis=0), firsts, 2147483647), axis=0)
-tl.store(p{self.part.out} + row, winner)""")
+winner = tl.min(tl.where(tops == highest, firsts, 2147483647), axis=0)
+tl.store(p{self.part.out} + row, tl.where(is_sound, winner, -1))""")
 
     # ---- rows with a cut ----
 
@@ -259,4 +268,5 @@ best = tl.where(is_better, rank, best)
 best_at = tl.where(is_better, index, best_at)""")
         self.lines(f"""
 first = tl.min(tl.where(best == tl.max(best, axis=0), best_at, 2147483647), axis=0)
-tl.store(p{self.part.out} + row, tl.where(first == 2147483647, 0, first))""")
+first = tl.where(first == 2147483647, 0, first)
+tl.store(p{self.part.out} + row, tl.where(is_sound, first, -1))""")

@@ -17,7 +17,9 @@ def sample(logits, temperature, top_k, top_p, seed, step):
     draw is the Gumbel-max trick: argmax(logit + temperature * gumbel(seed, step, token)), so a
     row's choice depends on nothing but its own logits and parameters. Multiplied so, and not as
     logit / temperature + gumbel, nothing overflows at any temperature: as it goes to 0 the choice
-    becomes the likeliest token. Probabilities are of (logit - largest logit) / temperature.
+    becomes the likeliest token. Probabilities are of (logit - largest logit) / temperature. A row
+    without a likeliest token gives -1: one of its logits is NaN or infinite, or all are minus
+    infinity.
     """
     rows = logits.shape[0]
     expected = {"temperature": f32, "top_k": i32, "top_p": f32, "seed": i64, "step": i64}
@@ -39,6 +41,8 @@ def _(logits, temperature, top_k, top_p, seed, step):
 
 
 def _sample_row(logits, temperature, top_k, top_p, seed, step) -> int:
+    if not np.isfinite(logits.max()):
+        return -1
     if temperature == 0:
         return int(np.argmax(logits))
     logits, temperature = logits.astype(np.float64), np.float64(temperature)

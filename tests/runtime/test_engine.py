@@ -255,6 +255,28 @@ def test_a_program_that_samples_is_believed(make_engine, run_all, rng):
     assert penalized.output == expected.output
 
 
+@pytest.mark.parametrize("samples", [False, True])
+def test_a_row_without_a_likeliest_token_ends_its_sequence_alone(make_engine, run_all, samples):
+    """Also where logits stay on the device: those of such a row alone are fetched."""
+    engine = make_engine(samples=samples, pad=bucketed)
+    model, compute = engine.runner, engine.runner.compute
+
+    def spoiled(**arrays):
+        logits = compute(**arrays)
+        if len(model.steps) == 3:
+            logits[1, 5] = np.nan
+        return logits
+
+    model.compute = spoiled
+    given = [SamplingParams(temperature=t, seed=1, max_tokens=6) for t in (0, 1, 0)]
+    sequences = [engine.add([n + 1], params) for n, params in enumerate(given)]
+    run_all(engine)
+    assert [s.num_output for s in sequences] == [6, 2, 6]
+    assert "1 of 97 are NaN" in str(sequences[1].error)
+    if samples:
+        assert model.reads == 1
+
+
 def test_memory_is_reserved_at_the_start(make_engine):
     engine = make_engine(num_pages=5, page_size=4, max_num_seqs=3, max_num_batched_tokens=7)
     assert engine.runner.reserved == (7, 3, 20)

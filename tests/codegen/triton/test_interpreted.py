@@ -132,6 +132,15 @@ def test_sample(interpreter):
     check(interpreter, samples.sample(), SampleSchedule(64, 128, 1))
 
 
+def test_rows_without_a_likeliest_token(interpreter):
+    case = samples.sample_without_numbers()
+    check(interpreter, case, SampleSchedule(64, 128, 1))
+    (out,) = case.written()
+    chosen = case.expected()[out]
+    assert (chosen[:24] == -1).all()
+    assert (chosen[24:] >= 0).all()
+
+
 @pytest.mark.parametrize("splits", [3, 11])
 def test_rows_cut_into_pieces(interpreter, splits):
     check(interpreter, samples.reductions(), ReduceSchedule(1, 16, True, splits=splits))
