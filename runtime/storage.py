@@ -55,6 +55,7 @@ def digest(data: Any, hashed: Callable[[int], None] = lambda done: None) -> str:
                 hashed(min(len(parts) * HASH_CHUNK, len(view)))
     else:
         parts = [hashlib.sha256(chunk).digest() for chunk in chunks]
+        hashed(len(view))
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 

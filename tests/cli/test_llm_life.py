@@ -1,0 +1,90 @@
+"""A model's life: built with progress, without a tokenizer, found again, closed."""
+
+import json
+
+import pytest
+import torch
+
+from tests.models import tiny
+from tilewright import LLM, OptionError, RequestError, SamplingParams
+from tilewright.cli import cache
+from tilewright.ir.progress import UNITS
+
+GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+PROMPT = [5, 9, 77, 3]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """(folder without a tokenizer, what a first LLM of it reported and gave)."""
+    folder = tmp_path_factory.mktemp("life")
+    module = tiny.make("llama", seed=3)
+    module.save_pretrained(folder)
+    reports = []
+    with LLM(folder, target="cpu", progress=lambda *report: reports.append(report)) as llm:
+        tokens = llm.generate({"prompt_token_ids": PROMPT}, GREEDY)[0].outputs[0].token_ids
+    return folder, module, reports, tokens
+
+
+def test_each_stage_is_reported_to_its_end(built):
+    _, _, reports, _ = built
+    stages = list(dict.fromkeys(stage for stage, _, _ in reports))
+    assert stages == [
+        *("start", "capture", "import", "optimize", "lower", "compile", "pack", "load", "place"),
+    ]
+    assert set(stages) <= set(UNITS)
+    last = {stage: (done, of) for stage, done, of in reports}
+    assert last["capture"] == (2, 2)  # layers
+    for stage in ("compile", "pack", "load", "place"):
+        assert last[stage][0] == last[stage][1] > 1
+    for stage in stages:
+        counts = [done for name, done, _ in reports if name == stage]
+        assert counts == sorted(counts)
+
+
+def test_a_checkpoint_without_tokenizer_takes_token_numbers(built):
+    folder, module, _, tokens = built
+    ids = torch.tensor([PROMPT])
+    expected = module.generate(ids, max_new_tokens=5, do_sample=False, eos_token_id=None)
+    assert list(tokens) == expected[0, len(PROMPT) :].tolist()
+    with LLM(folder, target="cpu") as llm:
+        assert llm.was_cached
+        (result,) = llm.generate([PROMPT], GREEDY)
+        assert result.outputs[0].token_ids == tokens
+        assert (result.prompt, result.outputs[0].text) == (None, "")
+        with pytest.raises(RequestError, match="pass lists of token numbers"):
+            llm.generate("text")
+
+
+def test_a_closed_model_says_so(built):
+    llm = LLM(built[0], target="cpu", kv_cache_bytes=1 << 20)
+    assert repr(llm).startswith("<LLM LlamaForCausalLM, bf16 on cpu: weights ")
+    executable = llm.executable
+    assert sum(array.nbytes for array in executable.weights.values()) == llm.weight_bytes
+    llm.close()
+    llm.close()
+    assert repr(llm) == "<LLM LlamaForCausalLM, bf16 on cpu: closed>"
+    assert llm.facts["num_layers"] == 2  # what needs no memory is still told
+    for use in (
+        lambda: llm.generate([PROMPT]),
+        lambda: llm.executable,
+        lambda: llm.weight_bytes,
+        lambda: llm.save("somewhere"),
+    ):
+        with pytest.raises(RequestError, match="the model is closed"):
+            use()
+
+
+def test_list_names_the_model_that_was_built(built, capsys):
+    from tilewright.cli.cache_verbs import list_models
+
+    list_models(as_json=True)
+    rows = json.loads(capsys.readouterr().out)
+    (row,) = [row for row in rows if row["model"] == str(built[0].resolve())]
+    assert (row["architecture"], row["dtype"], row["target"]) == ("LlamaForCausalLM", "bf16", "cpu")
+    assert row["bytes"] == cache.age_and_size(cache.path_of(row["key"]))[1]
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(OptionError, match="LLM has no option max_len"):
+        LLM("demo", max_len=3)
