@@ -127,14 +127,6 @@ def read_gguf(path: str | Path) -> GGUFFile:
 # ---- parts ---------------------------------------------------------------------------------
 
 
-def part_paths(path: Path) -> list[Path]:
-    """The files that hold the model of the GGUF file at `path`, in order; itself if it is whole.
-
-    Raises `CheckpointError` as `read_gguf` does.
-    """
-    return _part_paths(path, read_header(path))
-
-
 def _part_paths(path: Path, header: Header) -> list[Path]:
     # llama.cpp: split.count parts, named by llama_split_path as "%s-%05d-of-%05d.gguf"
     count = header.metadata.get("split.count", 0)

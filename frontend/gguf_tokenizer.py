@@ -51,7 +51,10 @@ def end_ids(file: GGUFFile) -> tuple[int, ...]:
 
 
 class _Vocabulary:
-    """The tokens of a file and its flags, checked; raises `CheckpointError` with all problems."""
+    """The tokens of a file and its flags, with everything that is wrong with them collected.
+
+    Who gives a tokenizer of his own needs none of it: problems are raised where one is built.
+    """
 
     def __init__(self, file: GGUFFile):
         self.metadata, self.where = file.metadata, str(file.path)
@@ -86,7 +89,6 @@ class _Vocabulary:
         for flag, name in ((self.add_bos, "bos"), (self.add_eos, "eos")):
             if flag and self.ids[name] is None:
                 self.problems.append(f"add_{name}_token holds, and there is no {name}_token_id")
-        self.raise_problems()
 
     def raise_problems(self) -> None:
         if self.problems:
@@ -94,7 +96,7 @@ class _Vocabulary:
                 "the tokenizer's metadata states what is not read, or disagrees with itself",
                 where=self.where,
                 facts="\n".join(self.problems[:12]),
-                fix="convert the model again, or give its safetensors folder",
+                fix="convert the model again, or pass tokenizer=AutoTokenizer.from_pretrained(...)",
             )
 
     def _get(self, name: str, default: Any = None) -> Any:
@@ -141,6 +143,7 @@ class _Vocabulary:
         wrong = [n for n in named if n is not None and n not in range(len(self.tokens))]
         if wrong:
             self.problems.append(f"{_KEY}eos_token_ids has {wrong[0]!r}, which is no token")
+        named = [n for n in named if n not in wrong]
         spelled = {self.number[text] for text in _ENDS if text in self.number}
         spelled |= {
             self.number[text]
@@ -162,6 +165,7 @@ class _Vocabulary:
 
 
 def _load(vocabulary: _Vocabulary) -> LoadedTokenizer:
+    vocabulary.raise_problems()
     build = _byte_level if vocabulary.kind == "gpt2" else _sentencepiece
     try:
         tokenizer = build(vocabulary)
@@ -254,12 +258,15 @@ def _add_special(tokenizer: "Tokenizer", vocabulary: _Vocabulary) -> None:
     # model's name is all that tells
     name = str(vocabulary.metadata.get("general.name", "")).lower()
     phi3 = "phi-3" in name or "phi3" in name
+    special, plain = [], []
     for number, text in enumerate(vocabulary.tokens):
-        special = vocabulary.is_special(number)
-        if special or vocabulary.types[number] == _USER_DEFINED:
+        is_special = vocabulary.is_special(number)
+        if is_special or vocabulary.types[number] == _USER_DEFINED:
             strips = phi3 and text not in ("<unk>", "<s>", "<|endoftext|>")
-            added = AddedToken(text, normalized=False, special=special, rstrip=strips)
-            (tokenizer.add_special_tokens if special else tokenizer.add_tokens)([added])
+            added = AddedToken(text, normalized=False, special=is_special, rstrip=strips)
+            (special if is_special else plain).append(added)
+    tokenizer.add_special_tokens(special)  # all at once: each call builds the search anew
+    tokenizer.add_tokens(plain)
     around = [vocabulary.ids["bos"]] if vocabulary.add_bos else []
     after = [vocabulary.ids["eos"]] if vocabulary.add_eos else []
     if around or after:
