@@ -113,7 +113,7 @@ def _sampling(wanting: Seq[Sequence], rows: int) -> dict[str, np.ndarray]:
         params = sequence.params
         if params.is_plain and not params.is_greedy:
             arrays[layout.TEMPERATURE][row] = params.temperature
-            arrays[layout.TOP_K][row] = params.top_k
+            arrays[layout.TOP_K][row] = min(params.top_k, 2**31 - 1)
             arrays[layout.TOP_P][row] = params.top_p
             arrays[layout.SEED][row] = sequence.seed
             arrays[layout.STEP][row] = sequence.num_output

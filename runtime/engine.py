@@ -5,7 +5,7 @@ care of that.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -54,7 +54,10 @@ class Engine:
     ):
         pool_tokens = runner.num_pages * runner.page_size
         # a context that the pool cannot hold could only end in OutOfPages
-        self.config = replace(config, context_len=min(config.context_len, pool_tokens))
+        # ends that are no tokens of the model: files say -1 for none, and count padding
+        ends = frozenset(t for t in config.eos_token_ids if 0 <= t < runner.vocab_size)
+        context_len = min(config.context_len, pool_tokens)
+        self.config = replace(config, context_len=context_len, eos_token_ids=ends)
         self.model_context_len = config.context_len
         self.runner, self.tokenizer, self._clock = runner, tokenizer, clock
         self.pool = PagePool(runner.num_pages)
@@ -83,16 +86,27 @@ class Engine:
         if seed is None:
             seed = np.random.SeedSequence([self.config.seed, self._next_id]).generate_state(1)[0]
         sequence = Sequence(self._next_id, tuple(map(int, prompt)), params, int(seed))
+        sequence.text = self._text_stream(sequence)
         self.scheduler.add(sequence)
         ends = frozenset() if params.ignore_eos else self.config.eos_token_ids
         self._live[sequence] = _Live(self._clock(), ends | frozenset(params.stop_token_ids))
-        sequence.text = self._text_stream(sequence)
         return sequence
 
     def check(self, prompt: Seq[int], params: SamplingParams) -> None:
-        """RequestError when the prompt or its parameters do not fit the model."""
-        if not len(prompt):
+        """RequestError for all in which the prompt and its parameters do not fit the model."""
+        problems = list(self._problems(prompt, params))
+        if len(problems) == 1:
+            raise problems[0]
+        if problems:
+            facts = [f"{p.what}: {' '.join(p.facts.split())}".rstrip(": ") for p in problems]
+            fixes = dict.fromkeys(p.fix for p in problems if p.fix)
             raise RequestError(
+                "the request cannot be served", facts="\n".join(facts), fix="; ".join(fixes)
+            )
+
+    def _problems(self, prompt: Seq[int], params: SamplingParams) -> Iterator[RequestError]:
+        if not len(prompt):
+            yield RequestError(
                 "the prompt is empty",
                 facts="it has 0 tokens, and the model needs one to begin from",
                 fix="pass some text, or the model's begin-of-text token",
@@ -102,35 +116,35 @@ class Engine:
             reason = f"the model's context is {model}"
             if limit < model:
                 reason += f", the KV pool holds {limit} ({self.pool.num_pages} pages)"
-            raise RequestError(
+            yield RequestError(
                 "the prompt is too long",
                 facts=f"it has {len(prompt)} tokens, at most {limit - 1} leave room for an answer:"
                 f" {reason}",
                 fix="shorten it" + (", or give the KV pool more memory" if limit < model else ""),
             )
-        self._check_tokens("the prompt", prompt)
+        yield from self._check_tokens("the prompt", prompt)
         named = [
             *params.stop_token_ids,
             *(params.allowed_token_ids or ()),
             *(params.logit_bias or ()),
         ]
-        self._check_tokens("a sampling parameter", named)
+        yield from self._check_tokens("a sampling parameter", named)
         if params.stop and self.tokenizer is None:
-            raise RequestError("stop strings need a tokenizer, and this engine has none")
+            yield RequestError("stop strings need a tokenizer, and this engine has none")
         if params.allowed_token_ids and params.min_tokens:
             ends = self.config.eos_token_ids | set(params.stop_token_ids)
             if ends.issuperset(params.allowed_token_ids):
-                raise RequestError(
+                yield RequestError(
                     "no token could be chosen",
                     facts=f"all of allowed_token_ids end the text, and min_tokens is"
                     f" {params.min_tokens}",
                 )
 
-    def _check_tokens(self, what: str, tokens: Seq[int]) -> None:
+    def _check_tokens(self, what: str, tokens: Seq[int]) -> Iterator[RequestError]:
         size = self.runner.vocab_size
         wrong = [token for token in tokens if not 0 <= token < size]
         if wrong:
-            raise RequestError(
+            yield RequestError(
                 f"{what} has tokens that the model does not know",
                 facts=f"{wrong[:5]}, and tokens are 0 to {size - 1}",
                 fix="use the model's own tokenizer",
@@ -158,8 +172,7 @@ class Engine:
             except BaseException as error:
                 # what the pages hold after a broken step is not known: all in it must end
                 for item in work:
-                    item.sequence.error = _as_ours(error)
-                    self._finish(item.sequence, "error")
+                    self._fail(item.sequence, error)
                 raise
             changed += [w.sequence for w in work if w.sequence.is_finished]
             changed += self._advance(work, choices)
@@ -197,9 +210,8 @@ class Engine:
                 if logits is None:  # only fetched when somebody reads them
                     logits = result.logits()
                 choices[sequence] = choose(logits[row], sequence, forbidden)
-            except RequestError as error:  # its own fault, and nobody else's
-                sequence.error = error
-                self._finish(sequence, "error")
+            except Exception as error:  # noqa: BLE001  # its own fault, nobody else's
+                self._fail(sequence, error)
         return choices
 
     def _advance(self, work: Seq[Work], choices: dict[Sequence, Choice]) -> list[Sequence]:
@@ -210,7 +222,10 @@ class Engine:
                 continue
             sequence.num_computed += item.count
             if sequence in choices:
-                self._append(sequence, choices[sequence])
+                try:
+                    self._append(sequence, choices[sequence])
+                except Exception as error:  # noqa: BLE001  # the others have their tokens
+                    self._fail(sequence, error)
                 changed.append(sequence)
         return changed
 
@@ -237,6 +252,11 @@ class Engine:
         elif sequence.num_output == params.max_tokens or sequence.length >= self.config.context_len:
             self._finish(sequence, "length")
 
+    def _fail(self, sequence: Sequence, error: BaseException) -> None:
+        if not sequence.is_finished:
+            sequence.error = _as_ours(error)
+            self._finish(sequence, "error")
+
     def _finish(self, sequence: Sequence, reason: str) -> None:
         if not sequence.is_finished:
             self.scheduler.finish(sequence, reason)
@@ -244,9 +264,12 @@ class Engine:
 
     def _close(self, sequence: Sequence) -> None:
         del self._live[sequence]
-        if sequence.text is not None:
-            sequence.text.finish()
         self.stats.finished += 1
+        if sequence.text is not None:
+            try:
+                sequence.text.finish()
+            except TilewrightError as error:  # the tokenizer's: what is written already stands
+                sequence.error = sequence.error or error
 
     def _text_stream(self, sequence: Sequence) -> TextStream | None:
         if self.tokenizer is None:

@@ -29,7 +29,8 @@ def choose(
 ) -> Choice:
     """The next token of `sequence`. logits: f32 [V], not changed; `forbidden` cannot be chosen.
 
-    RequestError when a logit is NaN, or the largest infinite: no token is the likeliest then.
+    RequestError when a logit is NaN, or the largest infinite: no token is the likeliest then; also
+    when the parameters forbid all tokens.
     """
     params = sequence.params
     if not np.isfinite(logits.max()):
@@ -37,6 +38,13 @@ def choose(
     changed = logits
     if params.changes_logits or forbidden:
         changed = adjust(logits, sequence, forbidden)
+        if changed.max() == -np.inf:
+            raise RequestError(
+                "no token could be chosen",
+                where=f"token {sequence.length}",
+                facts="biases, allowed_token_ids and min_tokens together forbid every token",
+                fix="allow more of them",
+            )
     token = draw(changed, params, sequence.seed, sequence.num_output)
     if params.logprobs is None:
         return Choice(token)
@@ -114,9 +122,14 @@ def _nucleus(logits: np.ndarray, weights: np.ndarray, wanted: np.float64) -> np.
 
 
 def adjust(logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int]) -> np.ndarray:
-    """Logits after penalties, biases and exclusions, as a new array."""
+    """Logits after penalties, biases and exclusions, as a new array; at most the largest f32."""
+    with np.errstate(all="ignore"):  # what overflows is cut to that, or forbidden at the other end
+        changed = _adjusted(logits.copy(), sequence, forbidden)
+    return np.minimum(changed, np.finfo(np.float32).max, out=changed)
+
+
+def _adjusted(logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int]) -> np.ndarray:
     params = sequence.params
-    logits = logits.copy()
     if params.repetition_penalty != 1:
         seen = np.unique(np.array(sequence.tokens))
         values = logits[seen]

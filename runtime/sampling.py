@@ -10,6 +10,7 @@ from typing import Any
 from ..ir.errors import RequestError
 
 MAX_TEXTS = 16  # stop strings a request may have
+MAX_STOP_CHARS = 1024  # of one: each new token is compared with all their beginnings
 MAX_CHOICES = 128  # n
 MAX_LOGPROBS = 20
 
@@ -18,9 +19,10 @@ MAX_LOGPROBS = 20
 class SamplingParams:
     """Parameters of one request. RequestError names a value out of range or a name unknown here.
 
-    temperature 0 is greedy: the likeliest token. top_k 0 or -1 and top_p 1 cut nothing. seed None
-    lets the engine choose. stop strings and stop_token_ids end a sequence, as do the model's own
-    end tokens unless ignore_eos. max_tokens None is as many as the context holds. logprobs k gives
+    temperature 0 is greedy: the likeliest token. top_k 0 or -1 and top_p 1 cut nothing, top_p 0
+    leaves the likeliest. A logit_bias of minus infinity forbids a token. seed None lets the engine
+    choose. stop strings and stop_token_ids end a sequence, as do the model's own end tokens unless
+    ignore_eos. max_tokens None is as many as the context holds. logprobs k gives
     the log-probabilities of the k likeliest tokens and of the chosen one.
     """
 
@@ -65,7 +67,17 @@ class SamplingParams:
             put("allowed_token_ids", _as_tuple(self.allowed_token_ids))
         problems = list(self._problems())
         if problems:
-            raise RequestError("bad sampling parameters", facts="\n".join(problems))
+            shown = [p if len(p) <= 200 else f"{p[:120]}...{p[-77:]}" for p in problems[:20]]
+            raise RequestError("bad sampling parameters", facts="\n".join(shown))
+        for f in fields(self):  # plain numbers, whatever they came as
+            value = getattr(self, f.name)
+            if isinstance(f.default, float):
+                put(f.name, float(value))
+            elif _is_integer(value):
+                put(f.name, int(value))
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            if getattr(self, name):
+                put(name, tuple(map(int, getattr(self, name))))
         if self.logit_bias is not None:
             put("logit_bias", {int(k): float(v) for k, v in self.logit_bias.items()})
 
@@ -86,9 +98,8 @@ class SamplingParams:
             frequency_penalty=(-2.0, 2.0),
             repetition_penalty=(0.0, 100.0),
         )
-        for name in ("top_p", "repetition_penalty"):
-            if getattr(self, name) == 0:
-                yield f"{name} is 0, must be above 0"
+        if self.repetition_penalty == 0:
+            yield "repetition_penalty is 0, must be above 0"
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 yield f"{name} is {getattr(self, name)!r}, must be True or False"
@@ -97,6 +108,8 @@ class SamplingParams:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 yield f"stop has {text!r}, must be strings that are not empty"
+            elif len(text) > MAX_STOP_CHARS:
+                yield f"stop has a string of {len(text)} characters, at most {MAX_STOP_CHARS}"
         for token in (*self.stop_token_ids, *(self.allowed_token_ids or ())):
             if not _is_integer(token) or token < 0:
                 yield f"{token!r} is not a token's number"
@@ -142,9 +155,10 @@ def _biases(given: Any):
         return
     for token, bias in (given or {}).items():
         # JSON has no keys but strings
-        if not _is_integer(token) and not (isinstance(token, str) and token.isdigit()):
+        is_text = isinstance(token, str) and token.isdecimal() and len(token) < 20
+        if not (is_text or (_is_integer(token) and token >= 0)):
             yield f"logit_bias has {token!r}, which is not a token's number"
-        if not isinstance(bias, Real) or math.isnan(bias):
+        if not (_is_finite(bias) or (isinstance(bias, float) and bias == -math.inf)):
             yield f"logit_bias of {token!r} is {bias!r}, must be a number"
 
 
@@ -155,6 +169,16 @@ def _is_ordered(low: Any, high: Any) -> bool:
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that a float can hold."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
 
 
 def _integers(params: SamplingParams, **ranges: tuple[int, int | None]):
@@ -168,6 +192,5 @@ def _integers(params: SamplingParams, **ranges: tuple[int, int | None]):
 def _reals(params: SamplingParams, **ranges: tuple[float, float]):
     for name, (low, high) in ranges.items():
         value = getattr(params, name)
-        is_real = isinstance(value, Real) and not isinstance(value, bool)
-        if not is_real or not math.isfinite(value) or not low <= value <= high:
+        if not _is_finite(value) or not low <= value <= high:
             yield f"{name} is {value!r}, must be a number from {low:g} to {high:g}"

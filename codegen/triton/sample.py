@@ -205,7 +205,7 @@ kept = cut""")
         with self.sweep(block):
             self.load()
             self.lines("masses += tl.where(x >= kept, tl.exp((x - peak) / heat), 0.0)")
-        self.lines("wanted = top_p * tl.sum(masses, axis=0)")
+        self.lines("wanted = tl.maximum(top_p * tl.sum(masses, axis=0), 1e-30)")
         self.find_cut(block, "wanted", by_mass=True)
         self.lines("cut = tl.maximum(cut, kept)")
 

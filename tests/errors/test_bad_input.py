@@ -44,7 +44,6 @@ def llm(folder) -> tilewright.LLM:
         (["{}", ""], "RequestError: the prompt is empty"),
         (["{}", "x" * 2000], "it has 2000 tokens, at most 1023 leave room for an answer"),
         (["{}", b"caf\xe9"], "RequestError: the text has something that is no character"),
-        (["{}", "hi", "--top-p", "0"], "top_p is 0, must be above 0"),
         (["{}", "hi", "--dtype", "int4"], "OptionError: dtype is 'int4'\n  choices: auto, float32"),
         (["{}", "hi", "--target", "gfx942"], "programs for gfx942 can be built here, not run"),
         (["/dev/zero", "hi"], "CheckpointError: neither a file nor a folder\n  at /dev/zero"),

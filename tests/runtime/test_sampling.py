@@ -144,7 +144,21 @@ def test_defaults_are_those_callers_know():
         ({"temperature": -0.1}, "temperature is -0.1, must be a number from 0 to 100"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"temperature": True}, "temperature is True"),
-        ({"top_p": 0}, "top_p is 0, must be above 0"),
+        ({"top_p": -0.1}, "top_p is -0.1, must be a number from 0 to 1"),
+        ({"top_p": 10**400}, "top_p is 1000"),
+        ({"temperature": np.float32("inf")}, "temperature is inf|np.float32.inf"),
+        ({"min_p": np.bool_(True)}, "min_p is"),
+        ({"seed": 1.0}, "seed is 1.0, must be a whole number"),
+        ({"max_tokens": True}, "max_tokens is True"),
+        ({"stop": b"x"}, "stop has b'x'"),
+        ({"stop": ["x" * 1025]}, "a string of 1025 characters, at most 1024"),
+        ({"stop_token_ids": [-1]}, "-1 is not a token's number"),
+        ({"stop_token_ids": [True]}, "True is not a token's number"),
+        ({"logit_bias": {"²": 1}}, "'²', which is not a token's number"),
+        ({"logit_bias": {-3: 1}}, "-3, which is not a token's number"),
+        ({"logit_bias": {"9" * 5000: 1}}, "which is not a token's number"),
+        ({"logit_bias": {1: float("inf")}}, "logit_bias of 1 is inf"),
+        ({"logit_bias": {1: True}}, "logit_bias of 1 is True"),
         ({"top_p": 1.1}, "top_p is 1.1, must be a number from 0 to 1"),
         ({"top_k": -2}, "top_k is -2, must be a whole number from 0"),
         ({"top_k": 2.5}, "top_k is 2.5"),
@@ -165,6 +179,47 @@ def test_defaults_are_those_callers_know():
 def test_bad_values_are_named(named, message):
     with pytest.raises(RequestError, match=message):
         SamplingParams(**named)
+
+
+def test_numbers_of_numpy_mean_the_same():
+    given = SamplingParams(
+        n=np.int8(2),
+        temperature=np.float32(0.5),
+        top_k=np.uint16(7),
+        seed=np.int64(-3),
+        stop_token_ids=np.array([1, 2]),
+        allowed_token_ids=np.arange(3),
+        logit_bias={np.int32(4): np.float64(1.5), "5": -float("inf")},
+        max_tokens=2**70,
+    )
+    same = SamplingParams(
+        n=2, temperature=0.5, top_k=7, seed=-3, stop_token_ids=[1, 2],
+        allowed_token_ids=[0, 1, 2], logit_bias={4: 1.5, 5: -float("inf")}, max_tokens=2**70,
+    )  # fmt: skip
+    assert given == same
+    assert repr(given) == repr(same)
+
+
+@pytest.mark.parametrize("temperature", [0, 1e-30, 1, 100])
+def test_adjusted_logits_are_numbers(rng, temperature):
+    """However small a penalty or large a bias, what is left has a largest, and it is chosen."""
+    logits = (rng.standard_normal(20) * 1e38).astype(np.float32)
+    for more in ({"repetition_penalty": 1e-300}, {"logit_bias": {3: 1e300, 4: -1e300}}):
+        params = SamplingParams(temperature=temperature, **more)
+        changed = adjust(logits, sequence(params, prompt=range(20)), frozenset())
+        assert np.isfinite(changed.max())
+        assert choose(logits, sequence(params, prompt=range(20))).token != 4
+    nothing = SamplingParams(
+        temperature=temperature, logit_bias={2: -np.inf}, allowed_token_ids=[2]
+    )
+    with pytest.raises(RequestError, match="no token could be chosen"):
+        choose(logits, sequence(nothing))
+
+
+def test_top_p_of_nothing_is_the_likeliest(rng):
+    logits = rng.standard_normal((9, 50)).astype(np.float32)
+    params = SamplingParams(top_p=0)
+    assert [draw(x, params, 3, 4) for x in logits] == logits.argmax(-1).tolist()
 
 
 def test_all_bad_values_are_listed():

@@ -200,14 +200,14 @@ def sample(vocab=300) -> Case:
     kinds = {"temperature": f32, "top_k": i32, "top_p": f32, "seed": i64, "step": i64}
     inputs = [b.input(name, (rows,), dtype) for name, dtype in kinds.items()]
     arrays = {
-        "temperature": np.array([0, 1, 0.7, 1.3, 1, 0.5, 2e-39, 7e-37]),
-        "top_k": np.array([0, 0, 5, 0, 40, 1, 0, 0]),
-        "top_p": np.array([1, 1, 1, 0.6, 0.8, 1, 0.9, 1]),
-        "seed": np.array([0, 1, 2, -3, 2**40 + 1, 5, 6, 7]),
-        "step": np.arange(8),
-        "logits": 2 * np.random.default_rng(5).standard_normal((8, vocab)),
+        "temperature": np.array([0, 1, 0.7, 1.3, 1, 0.5, 2e-39, 7e-37, 1]),
+        "top_k": np.array([0, 0, 5, 0, 40, 1, 0, 0, 0]),
+        "top_p": np.array([1, 1, 1, 0.6, 0.8, 1, 0.9, 1, 0]),
+        "seed": np.array([0, 1, 2, -3, 2**40 + 1, 5, 6, 7, 8]),
+        "step": np.arange(9),
+        "logits": 2 * np.random.default_rng(5).standard_normal((9, vocab)),
     }
-    return make(b, [b.sample(logits, *inputs)], {"rows": 8}, arrays)
+    return make(b, [b.sample(logits, *inputs)], {"rows": 9}, arrays)
 
 
 def sample_without_numbers(vocab=300) -> Case:
