@@ -7,7 +7,7 @@ from ..ir.errors import UnsupportedOp
 from ..ir.graph import Node, Value
 from ..ir.op import get_op
 from ..ir.scalar import parse_scalar
-from ..ir.types import DType, f32, f64, i32
+from ..ir.types import DType, f32, f64, i32, i64
 from .forward import forward_index, path_between
 from .indexing import delinearize, linearize
 from .inline import Inliner, broadcast_index, build_scalar
@@ -184,7 +184,7 @@ def _known(extent: Dim, norm: Node) -> int:
 def _accumulate(dtype: DType) -> DType:
     if dtype.is_float:
         return f64 if dtype == f64 else f32
-    return i32
+    return i64 if dtype == i64 else i32  # narrower ones wrap the same in i32
 
 
 def _stored_dtype(inliner: Inliner, value: Value) -> DType:

@@ -52,6 +52,17 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
+def as_declared(number: bool | int | float, dtype: DType) -> bool | int | float:
+    """A Python number as an element of `dtype`.
+
+    For f32 and f64 the number stays as it is written unless it overflows: emitters round it, and
+    patterns compare it with numbers that are written in decimal too.
+    """
+    element = dtype.element(number)
+    is_wide = dtype.is_float and dtype.bits >= 32
+    return float(number) if is_wide and np.isfinite(element) else element
+
+
 def promote(tensors: list[tuple[DType, int]], numbers: list[type]) -> DType:
     """Torch's result dtype for operands: tensors as (dtype, rank), and kinds of Python numbers.
 

@@ -20,7 +20,7 @@ from ..ir.facts import Facts
 from ..ir.graph import Value
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType, Shape, TensorType
-from .dtypes import from_torch, promote
+from .dtypes import as_declared, from_torch, promote
 from .symbols import SymbolTable
 
 _TORCH = Path(torch.__file__).parent
@@ -49,8 +49,16 @@ OF_NUMBERS = frozenset(
     for name in (
         *("softmax.int", "_softmax.default", "log_softmax.int", "_log_softmax.default"),
         *("logsumexp.default", "argmax.default", "argmin.default", "max.dim", "min.dim"),
-        *("cumsum.default", "flip.default", "transpose.int", "index_select.default"),
-        *("gather.default", "var.dim", "var.correction", "std.dim", "std.correction"),
+        *("cumsum.default", "flip.default", "transpose.int", "transpose_copy.int"),
+        *("swapaxes.default", "index_select.default", "roll.default"),
+        *(
+            "gather.default",
+            "take_along_dim.default",
+            "var.dim",
+            "var.correction",
+            "std.dim",
+            "std.correction",
+        ),
     )
 )
 
@@ -122,8 +130,17 @@ class Call:
             return self.b.dim_value(value=x, dtype=dtype)
         if dtype.is_integer and isinstance(x, float) and not x.is_integer():
             raise Declined(f"the number {x} in an operation on {dtype}")
-        number = float(x) if dtype.is_float else bool(x) if dtype.kind == "bool" else int(x)
-        return self.b.constant(number, dtype)
+        return self.b.constant(as_declared(x, dtype), dtype)
+
+    def parameter(self, x: Scalar, dtype: DType | None = None) -> Value:
+        """A number of a formula, which torch's kernels keep unrounded whatever the dtype.
+
+        A slope, an epsilon, the right side of a product; `value` rounds, as an operand would be.
+        """
+        if isinstance(x, Expr):
+            return self.value(x, dtype)
+        dtype = dtype or self.dtype
+        return self.b.constant(float(x), dtype) if dtype.is_float else self.value(x, dtype)
 
     def common_dtype(self, *operands: Value | Scalar) -> DType:
         """The dtype torch would compute in."""

@@ -131,8 +131,9 @@ def _is_float(dtype: np.dtype) -> bool:
 
 
 def _as_declared(array: np.ndarray, dtype: DType, precision: type | None) -> np.ndarray:
-    wanted = np.dtype(precision) if precision is not None and dtype.is_float else dtype.numpy
-    return array if array.dtype == wanted else array.astype(wanted)
+    if precision is not None and dtype.is_float:
+        return array.astype(precision, copy=False)
+    return array if array.dtype == dtype.numpy else dtype.convert(array)
 
 
 def bind_attr(value: Any, values: Mapping[str, int]) -> Any:

@@ -4,11 +4,11 @@ Two questions only: *proved* (true for every value in range; safe to rely on) an
 value; steers cost, never correctness). There is no query that adds a guard.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import TypeAlias
 
-from .dim import Atom, Call, Dim, Expr, Monomial, Symbol, evaluate, symbols_of
+from .dim import Atom, Call, Dim, Expr, Monomial, Symbol, divide_exactly, evaluate, symbols_of
 from .errors import DimError
 
 Bounds: TypeAlias = tuple[int | None, int | None]  # None is unbounded on that side
@@ -52,33 +52,60 @@ class Facts:
         return self.proved_lt(a, b) or self.proved_lt(b, a)
 
     def _proved_nonnegative(self, dim: Dim, splits: int) -> bool:
-        """True when dim >= 0 by its interval, or after taking apart one of its min, max, floordiv.
-
-        min(p, q) is at most either: where it is subtracted one of the two suffices, where it is
-        added both must do; max the other way round. k * floordiv(p, k) is p less a remainder of 0
-        to k - 1.
-        """
+        """True when dim >= 0 by its interval, or with one of its calls replaced by its bound."""
         low = self.bounds(dim)[0]
         if low is not None and low >= 0:
             return True
         if isinstance(dim, int) or splits == 0:
             return False
         for monomial, coefficient in dim.terms:
-            if len(monomial) != 1 or monomial[0][1] != 1 or isinstance(monomial[0][0], str):
-                continue
-            call = monomial[0][0]
-            rest, (first, second) = dim - Expr(((monomial, coefficient),)), call.args
-            if call.op in ("min", "max"):
-                enough = any if (call.op == "min") == (coefficient < 0) else all
-                choices = (rest + first * coefficient, rest + second * coefficient)
-                if enough(self._proved_nonnegative(c, splits - 1) for c in choices):
-                    return True
-            elif call.op == "floordiv" and isinstance(second, int) and second > 0:
-                lost = max(coefficient, 0) * (second - 1)
-                scaled = rest * second + first * coefficient - lost
-                if self._proved_nonnegative(scaled, splits - 1):
-                    return True
+            rest = dim - Expr(((monomial, coefficient),))
+            for atom, power in monomial:
+                if isinstance(atom, str) or power != 1:
+                    continue
+                factors = tuple(f for f in monomial if f[0] != atom)
+                factor: Dim = Expr(((factors, 1),)) if factors else 1
+                if not self.proved_le(0, factor):
+                    continue
+                for scale, bounds in self._bounds_of(atom, factor, is_low=coefficient > 0):
+                    totals = (rest * scale + bound * coefficient for bound in bounds)
+                    if all(self._proved_nonnegative(total, splits - 1) for total in totals):
+                        return True
         return False
+
+    def _bounds_of(
+        self, call: Call, factor: Dim, *, is_low: bool
+    ) -> Iterator[tuple[int, list[Dim]]]:
+        """Ways (scale, dims): the least, or the largest, of the dims bounds scale * factor * call.
+
+        From below if `is_low`, else from above; factor >= 0. Each way is enough for a proof.
+        """
+        p, k = call.args
+        if call.op in ("min", "max"):
+            if (call.op == "min") == is_low:  # it may be either
+                yield 1, [p * factor, k * factor]
+            else:  # it is at most (at least) both
+                yield 1, [p * factor]
+                yield 1, [k * factor]
+            return
+        if not self.proved_le(1, k):
+            return
+        if call.op == "mod":  # 0 to k - 1, and no more than p
+            if is_low:
+                yield 1, [0]
+                return
+            yield 1, [(k - 1) * factor]
+            if self.proved_le(0, p):
+                yield 1, [p * factor]
+            return
+        # k * floordiv(p, k) is p less a remainder of 0 to k - 1
+        lost = k - 1 if is_low else 0
+        if isinstance(k, int):
+            yield k, [(p - lost) * factor]
+        elif (others := divide_exactly(factor, k)) is not None:
+            yield 1, [(p - lost) * others]
+        elif self.proved_le(0, p):
+            yield 1, [0 if is_low else p * factor]
 
     def proved_multiple(self, dim: Dim, k: int) -> bool:
         """True when k divides `dim` for every value in range."""

@@ -34,6 +34,26 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
 
+    def element(self, number: bool | int | float) -> bool | int | float:
+        """A number as an element of this dtype holds it.
+
+        Floats round to nearest even, integers wrap, and a float as an integer is truncated; one
+        out of an integer's range, or NaN, becomes what the machine makes of it.
+        """
+        if isinstance(number, int) and self.is_integer:
+            number &= (1 << self.bits) - 1
+            top = self.kind == "int" and number >> (self.bits - 1)
+            return number - (1 << self.bits) if top else number
+        return self.convert(np.asarray(number)).item()
+
+    def convert(self, array: np.ndarray) -> np.ndarray:
+        """An array as this dtype, as `cast` does it: like NumPy, but f8e4m3 saturates."""
+        if self.name == "f8e4m3":
+            largest = float(ml_dtypes.finfo(self.numpy).max)
+            array = np.clip(array, -largest, largest)  # a NaN stays one
+        with np.errstate(all="ignore"):
+            return array.astype(self.numpy)
+
     def __str__(self) -> str:
         return self.name
 

@@ -1,7 +1,5 @@
 """Rules around constants, index sources and dims: part of `canonicalize`."""
 
-from math import isfinite
-
 from ..ir.builder import Builder
 from ..ir.graph import Node, Value
 from ..ir.types import bool_
@@ -106,15 +104,8 @@ def view_of_constant(b: Builder, full: Node, root: Node):
 @rule(pat.cast(pat.full(bind="full"), bind="root"))
 def cast_of_constant(b: Builder, full: Node, root: Node):
     """cast(full)  ->  full of the other dtype"""
-    value, type = full.attrs["value"], root.results[0].type
-    if type.dtype is bool_:
-        value = bool(value)
-    elif type.dtype.is_float:
-        value = float(value)
-    elif isfinite(value):
-        value = int(value)
-    else:
-        return None  # no integer is meant by it
+    type = root.results[0].type
+    value = type.dtype.element(full.attrs["dtype"].element(full.attrs["value"]))
     return b.full(value=value, shape=type.shape, dtype=type.dtype)
 
 

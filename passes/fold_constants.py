@@ -44,5 +44,8 @@ def _fold(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] 
         except DivisionByZero as error:
             raise located(error, node.loc) from None
     type = node.results[0].type
+    number = np.asarray(value).item()
+    if not np.isfinite(element := type.dtype.element(number)):
+        number = element  # past the range of its dtype
     findings.current().fire("fold")
-    return [b.full(value=np.asarray(value).item(), shape=type.shape, dtype=type.dtype)]
+    return [b.full(value=number, shape=type.shape, dtype=type.dtype)]

@@ -14,7 +14,8 @@ from .row_groups import RowGroup, squeezed
 
 # worth storing rather than computing again
 EXPENSIVE = frozenset(
-    "cos sin tanh exp expm1 log log1p erf sigmoid silu gelu gelu_tanh pow rope".split()
+    "cos sin tanh exp exp2 expm1 log log2 log10 log1p erf sigmoid silu gelu gelu_tanh pow "
+    "rope".split()
 )
 _STRIDED = frozenset(("reshape", "transpose", "slice"))
 MAX_NORM_READERS = 4  # products that may each repeat a norm's statistics

@@ -20,16 +20,18 @@ from .abi import VERSION
 from .tables import kernel_table, turns_table
 
 _HERE = Path(__file__).resolve().parent
-_SUPPORT = ("driver.cpp", "micro.cpp")  # the same in every library
+# The same in every library. The inner loops of contractions and attention are formulas of ours,
+# written with vectors: the compiler makes fused operations of them.
+_SUPPORT = {"driver.cpp": (), "micro.cpp": ("-ffp-contract=fast",)}
 ELF = b"\x7fELF"  # how a shared library begins
 LIMIT_SECONDS = 900  # for one file, which takes seconds: a compiler that hangs is ended
 UNIT_LENGTH = 24_000  # characters of generated source that are compiled as one file
 _CANDIDATES = ("g++", "clang++", "c++")
-# NaN, infinities, signed zeros and the order of sums are kept; a * b + c may become one operation,
-# and no code relies on floating point exceptions
+# NaN, infinities, signed zeros, the order of sums and every rounding are kept: a * b + c is two
+# operations unless the source says tw_fma. No code relies on floating point exceptions.
 FLAGS = (
     "-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math",
-    "-ffp-contract=fast", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
+    "-ffp-contract=off", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
     "-fno-semantic-interposition", "-fno-plt", "-w",
 )  # fmt: skip
 
@@ -105,7 +107,11 @@ def _build(
         unit.write_text("\n".join(source for _, source in members))
         units.append(unit)
     flags = flags_for(target)
-    jobs = [(unit, [*compiler, *flags, "-c", unit.name, "-o", f"{unit.stem}.o"]) for unit in units]
+    own = {unit: _SUPPORT.get(unit.name, ()) for unit in units}
+    jobs = [
+        (unit, [*compiler, *flags, *extra, "-c", unit.name, "-o", f"{unit.stem}.o"])
+        for unit, extra in own.items()
+    ]
     files = len(jobs) + 1  # and the library
     _run_all(folder, jobs, lambda done: progress("compile", done, files))
     library = folder / "library.so"

@@ -14,9 +14,10 @@ _COLUMNS = 64  # columns of one row that one thread takes at a time
 
 def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     """A function that computes the part."""
-    from ...ir.types import f64, i32
+    from ...ir.types import f64, i32, i64
 
-    dtype = f64 if any(e.dtype == f64 for e in (part.x, *part.ws)) else i32
+    found = {e.dtype for e in (part.x, *part.ws)}
+    dtype = f64 if f64 in found else i64 if i64 in found else i32
     type = value_type(dtype)
     rows = tuple(a for a in (*part.batch, part.m) if a.extent != 1)
     outer = frozenset(a.name for a in (*part.batch, part.m))
@@ -41,7 +42,8 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
         scope.write(f"{type} total = 0;")
         scope.push(frozenset((k,)), hoists=False)
         terms = [convert(scope.emit(e), scope.dtype_of(e), dtype) for e in (part.x, w)]
-        scope.write(f"total += {terms[0]} * {terms[1]};")
+        fused = f"tw_fma({terms[0]}, {terms[1]}, total)"
+        scope.write(f"total = {fused if dtype.is_float else f'total + {terms[0]} * {terms[1]}'};")
         body = scope.pop()
         variable = dims.name(k)
         head = f"for (int64_t {variable} = 0; {variable} < {extent}; ++{variable}) {{"

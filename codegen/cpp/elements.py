@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ...ir.dim import Dim, symbols_of
 from ...ir.errors import BuildError
-from ...ir.types import DType, TensorType, bf16, bool_, f16, f32
+from ...ir.types import DType, TensorType, bool_, f32
 from ..loops import (
     Apply,
     Axis,
@@ -21,27 +21,17 @@ from ..loops import (
     Store,
 )
 from . import dims
-from .scalars import apply, constant, convert
-
-# how a dtype is computed with, and how it is stored
-VALUE_TYPES = {
-    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "int64_t",
-    "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
-}  # fmt: skip
-STORED_TYPES = VALUE_TYPES | {"f16": "uint16_t", "bf16": "uint16_t"}
+from .scalars import NARROW, VALUE_TYPES, apply, constant, convert
 
 
 def value_type(dtype: DType) -> str:
     """The C++ type that elements of `dtype` are computed in."""
-    if dtype.name not in VALUE_TYPES:
-        raise BuildError(f"no C++ type for {dtype}", fix="decompose it to f32 before codegen")
     return VALUE_TYPES[dtype.name]
 
 
 def stored_type(type: TensorType) -> str:
     """The C++ type of a buffer's elements."""
-    value_type(type.dtype)
-    return STORED_TYPES[type.dtype.name]
+    return NARROW.get(type.dtype.name, value_type(type.dtype))
 
 
 @dataclass
@@ -320,16 +310,12 @@ def _operands(e: Element) -> Sequence[Element]:
 
 def widen(text: str, dtype: DType) -> str:
     """A stored element as the value that is computed with."""
-    if dtype == bf16:
-        return f"tw_from_bf16({text})"
-    if dtype == f16:
-        return f"tw_from_f16({text})"
-    return text
+    return f"tw_from_{dtype.name}({text})" if dtype.name in NARROW else text
 
 
 def narrow(text: str, source: DType, dtype: DType) -> str:
     """A value as the element that is stored."""
-    if dtype in (bf16, f16):
+    if dtype.name in NARROW:
         return f"tw_to_{dtype.name}({convert(text, source, f32)})"
     if dtype == bool_:
         return text if source == bool_ else f"({text} != 0)"

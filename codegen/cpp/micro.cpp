@@ -1,4 +1,5 @@
 // See tw_micro.h.
+#include "tw_math.h"
 #include "tw_micro.h"
 
 namespace {
@@ -85,7 +86,54 @@ void micro(const float* a, const void* w, int64_t ldw, int64_t count, float* c, 
         block<W, M, J>(a, (const char*)w, ldw * W::bytes, count, c, ldc, mode, j * TW_LANES);
 }
 
+// e^x for x <= 0 (or NaN), 0 where that is no normal number; error as of tw_exp.
+TW_INLINE tw_vf exp_below_1(tw_vf x) {
+    const tw_vf least = tw_splat(-87.3f), magic = tw_splat(12582912.0f);  // 1.5 * 2^23
+    tw_vf clipped = x < least ? least : x;
+    // adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits
+    tw_vf shifted = clipped * 1.44269504f + magic, n = shifted - magic;
+    tw_vf r = clipped - n * TW_LN2_HI;
+    r = r - n * TW_LN2_LO;
+    tw_vf p = r * 1.9841270e-4f + 1.3888889e-3f;
+    p = p * r + 8.3333333e-3f;
+    p = p * r + 4.1666667e-2f;
+    p = p * r + 1.6666667e-1f;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    tw_vf scaled = (tw_vf)((tw_vi)p + ((tw_vi)shifted << 23));
+    scaled = p != p ? p : scaled;
+    return x < least ? tw_vf{} : scaled;
+}
+
 }  // namespace
+
+void tw_weigh(float* x, int64_t width, float scale, float* top, float* total) {
+    // a NaN is passed over here and reaches the result through its exponential
+    constexpr int parts = TW_PANEL / TW_LANES;
+    tw_vf best[parts], sum[parts];
+    for (int i = 0; i < parts; ++i) best[i] = tw_splat(-TW_INF), sum[i] = tw_vf{};
+    for (int64_t j = 0; j < width; j += TW_PANEL)
+        for (int i = 0; i < parts; ++i) {
+            tw_vf v = tw_load(x + j + i * TW_LANES) * scale;
+            best[i] = v > best[i] ? v : best[i];
+        }
+    float lanes[TW_PANEL];
+    for (int i = 0; i < parts; ++i) tw_store(lanes + i * TW_LANES, best[i]);
+    float highest = lanes[0];
+    for (int i = 1; i < TW_PANEL; ++i) highest = lanes[i] > highest ? lanes[i] : highest;
+    const float shift = highest == -TW_INF ? 0 : highest;
+    for (int64_t j = 0; j < width; j += TW_PANEL)
+        for (int i = 0; i < parts; ++i) {
+            tw_vf e = exp_below_1(tw_load(x + j + i * TW_LANES) * scale - shift);
+            sum[i] += e;
+            tw_store(x + j + i * TW_LANES, e);
+        }
+    for (int i = 0; i < parts; ++i) tw_store(lanes + i * TW_LANES, sum[i]);
+    for (int w = TW_PANEL / 2; w; w >>= 1)
+        for (int i = 0; i < w; ++i) lanes[i] += lanes[i + w];
+    *top = highest;
+    *total = lanes[0];
+}
 
 #if TW_ROWS == 12
 #define TW_MICROS(W)                                                                       \

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from ...ir.errors import BuildError
-from ...ir.types import DType, bf16, bool_, f16, f32, f64
+from ...ir.types import DType, bool_, f32, f64
 from ..loops import Const, Element
 
 _INFIX = {
@@ -13,17 +13,21 @@ _INFIX = {
 }  # fmt: skip
 _CALLS = {
     "floordiv": "tw_floordiv", "mod": "tw_mod", "minimum": "tw_min", "maximum": "tw_max",
-    "abs": "tw_abs", "exp": "tw_exp", "log": "tw_log", "log1p": "tw_log1p", "expm1": "tw_expm1",
+    "abs": "tw_abs", "exp": "tw_exp", "exp2": "tw_exp2", "log": "tw_log", "log2": "tw_log2",
+    "log10": "tw_log10", "log1p": "tw_log1p", "expm1": "tw_expm1",
     "sqrt": "tw_sqrt", "rsqrt": "tw_rsqrt", "sin": "tw_sin", "cos": "tw_cos", "tanh": "tw_tanh",
     "erf": "tw_erf", "sigmoid": "tw_sigmoid", "floor": "tw_floor", "ceil": "tw_ceil",
     "round": "tw_rint", "trunc": "tw_trunc", "pow": "tw_pow",
 }  # fmt: skip
 FUNCTIONS = frozenset((*_INFIX, *_CALLS, "div", "neg", "not", "where", "isnan"))
 _COMPARE = frozenset("lt le gt ge eq ne isnan".split())
-_TYPES = {
-    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "int64_t",
-    "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
+# how a dtype is computed with, and how the narrow floats, computed with in f32, are stored
+VALUE_TYPES = {
+    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "f8e4m3": "float",
+    "f8e5m2": "float", "i64": "int64_t", "i32": "int32_t", "i16": "int16_t", "i8": "int8_t",
+    "u8": "uint8_t", "bool": "bool",
 }  # fmt: skip
+NARROW = {"f16": "uint16_t", "bf16": "uint16_t", "f8e4m3": "uint8_t", "f8e5m2": "uint8_t"}
 
 
 def apply(fn: str, args: Sequence[Element], texts: Sequence[str], dtype: DType) -> str:
@@ -32,7 +36,7 @@ def apply(fn: str, args: Sequence[Element], texts: Sequence[str], dtype: DType) 
         raise BuildError(f"no C++ for the scalar function {fn!r}")
     # arithmetic happens in the arguments' type; integers narrower than int come back to theirs
     kind = args[-1].dtype
-    type = _TYPES[kind.name]
+    type = VALUE_TYPES[kind.name]
     operands = [convert(t, a.dtype, kind) for t, a in zip(texts, args)]
     if fn == "where":
         return f"({texts[0]} ? {operands[1]} : {operands[2]})"
@@ -70,7 +74,7 @@ def _power(exponent: Element, operands: Sequence[str]) -> str:
 
 def constant(value: float | int | bool, dtype: DType) -> str:
     """A literal of `dtype`."""
-    type = _TYPES[dtype.name]
+    type = VALUE_TYPES[dtype.name]
     if dtype == bool_:
         return "true" if value else "false"
     if dtype.is_float:
@@ -100,14 +104,14 @@ def _as_f32(value: float) -> float:
 
 
 def convert(text: str, source: DType, dtype: DType) -> str:
-    """A value of `source` as `dtype`; to bf16 and f16 it is rounded and stays a float."""
-    if dtype in (bf16, f16):
+    """A value of `source` as `dtype`; to a narrow float it is rounded and stays a float."""
+    if dtype.name in NARROW:
         single = convert(text, source, f32)
         return f"tw_round_{dtype.name}({single})"
-    if _TYPES[source.name] == _TYPES[dtype.name]:
+    if VALUE_TYPES[source.name] == VALUE_TYPES[dtype.name]:
         return text
     if dtype == bool_:
         return f"({text} != 0)"
     if source.is_float and dtype.bits < 32:
-        return f"({_TYPES[dtype.name]})(int32_t){text}"
-    return f"({_TYPES[dtype.name]}){text}"
+        return f"({VALUE_TYPES[dtype.name]})(int32_t){text}"
+    return f"({VALUE_TYPES[dtype.name]}){text}"

@@ -27,6 +27,17 @@ TW_INLINE tw_vf tw_load(const float* p) { return *(const tw_vf_any*)p; }
 TW_INLINE void tw_store(float* p, tw_vf v) { *(tw_vf_any*)p = v; }
 TW_INLINE tw_vf tw_splat(float x) { return x - (tw_vf){}; }
 
+// a * b + c, rounded once where the machine can. Generated code is compiled without contraction: what
+// a model multiplies and adds is rounded twice, as the model says. Formulas of ours ask for this, and
+// micro.cpp, which has no arithmetic of the model, is contracted by the compiler.
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+TW_INLINE float tw_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TW_INLINE double tw_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+TW_INLINE float tw_fma(float a, float b, float c) { return a * b + c; }
+TW_INLINE double tw_fma(double a, double b, double c) { return a * b + c; }
+#endif
+
 // ---- the team --------------------------------------------------------------------------------
 
 struct TwSync;  // of the driver
@@ -98,6 +109,43 @@ TW_INLINE uint16_t tw_to_f16(float x) {
     return (uint16_t)(value | sign);
 }
 
+// float8_e5m2 is the high byte of a half.
+TW_INLINE float tw_from_f8e5m2(uint8_t h) { return tw_from_f16((uint16_t)((uint16_t)h << 8)); }
+
+// Round to nearest even; from half a step over 57344 on infinity; a NaN stays one.
+TW_INLINE uint8_t tw_to_f8e5m2(float x) {
+    uint32_t u = tw_bits(x), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
+    // adding 128 makes the unit of the sum's last place 2^-16, the step of subnormals
+    uint32_t small = tw_bits(tw_float(a) + 128.0f) - tw_bits(128.0f);
+    uint32_t normal = (a - (112u << 23) + 0xfffffu + ((a >> 21) & 1u)) >> 21;
+    uint32_t large = a > 0x7f800000u ? 0x7fu : 0x7cu;
+    uint32_t value = a >= 0x47800000u ? large : a < 0x38800000u ? small : normal;
+    return (uint8_t)(value | sign);
+}
+
+// float8_e4m3fn has no infinity: 0x7f is its NaN, and 0x7e, 448, its largest number.
+TW_INLINE float tw_from_f8e4m3(uint8_t h) {
+    uint32_t magnitude = (uint32_t)(h & 0x7f) << 20, sign = (uint32_t)(h & 0x80) << 24;
+    float normal = tw_float(magnitude + (120u << 23));
+    // a subnormal is a whole number of 2^-9
+    float small = tw_float(magnitude + (121u << 23)) - tw_float(121u << 23);
+    float value = magnitude < (1u << 23) ? small : normal;
+    value = magnitude == (0x7fu << 20) ? tw_float(0x7fc00000u) : value;
+    return tw_float(tw_bits(value) | sign);
+}
+
+// Round to nearest even; over 448 it stays 448, as in torch; a NaN stays one.
+TW_INLINE uint8_t tw_to_f8e4m3(float x) {
+    uint32_t u = tw_bits(x), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
+    uint32_t small = tw_bits(tw_float(a) + 16384.0f) - tw_bits(16384.0f);
+    uint32_t normal = (a - (120u << 23) + 0x7ffffu + ((a >> 20) & 1u)) >> 20;
+    uint32_t large = a > 0x7f800000u ? 0x7fu : 0x7eu;
+    uint32_t value = a > 0x43e00000u ? large : a < 0x3c800000u ? small : normal;
+    return (uint8_t)(value | sign);
+}
+
+TW_INLINE float tw_round_f8e5m2(float x) { return tw_from_f8e5m2(tw_to_f8e5m2(x)); }
+TW_INLINE float tw_round_f8e4m3(float x) { return tw_from_f8e4m3(tw_to_f8e4m3(x)); }
 TW_INLINE float tw_round_bf16(float x) { return tw_from_bf16(tw_to_bf16(x)); }
 TW_INLINE float tw_round_f16(float x) { return tw_from_f16(tw_to_f16(x)); }
 

@@ -107,25 +107,6 @@ TW_INLINE void tw_transpose(tw_vf* r) {
 #endif
 }
 
-// e^x for x <= 0 (or NaN), 0 where that is no normal number; error as of tw_exp.
-TW_INLINE tw_vf tw_exp_below_1(tw_vf x) {
-    const tw_vf least = tw_splat(-87.3f), magic = tw_splat(12582912.0f);  // 1.5 * 2^23
-    tw_vf clipped = x < least ? least : x;
-    // adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits
-    tw_vf shifted = clipped * 1.44269504f + magic, n = shifted - magic;
-    tw_vf r = clipped - n * TW_LN2_HI;
-    r = r - n * TW_LN2_LO;
-    tw_vf p = r * 1.9841270e-4f + 1.3888889e-3f;
-    p = p * r + 8.3333333e-3f;
-    p = p * r + 4.1666667e-2f;
-    p = p * r + 1.6666667e-1f;
-    p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
-    tw_vf scaled = (tw_vf)((tw_vi)p + ((tw_vi)shifted << 23));
-    scaled = p != p ? p : scaled;
-    return x < least ? tw_vf{} : scaled;
-}
-
 // ---- one tile --------------------------------------------------------------------------------------
 
 struct TwTile {
@@ -261,31 +242,7 @@ struct TwAttentionRun {
         }
         for (int64_t j = 0; j < tw_lesser(lo, width); ++j) x[j] = -TW_INF;
         for (int64_t j = tw_greater(hi, 0); j < width; ++j) x[j] = -TW_INF;
-        // a NaN is passed over here and reaches the result through its exponential
-        constexpr int parts = TW_PANEL / TW_LANES;
-        tw_vf best[parts], sum[parts];
-        for (int i = 0; i < parts; ++i) best[i] = tw_splat(-TW_INF), sum[i] = tw_vf{};
-        for (int64_t j = 0; j < width; j += TW_PANEL)
-            for (int i = 0; i < parts; ++i) {
-                tw_vf v = tw_load(x + j + i * TW_LANES) * scale;
-                best[i] = v > best[i] ? v : best[i];
-            }
-        float lanes[TW_PANEL];
-        for (int i = 0; i < parts; ++i) tw_store(lanes + i * TW_LANES, best[i]);
-        float highest = lanes[0];
-        for (int i = 1; i < TW_PANEL; ++i) highest = lanes[i] > highest ? lanes[i] : highest;
-        const float shift = highest == -TW_INF ? 0 : highest;
-        for (int64_t j = 0; j < width; j += TW_PANEL)
-            for (int i = 0; i < parts; ++i) {
-                tw_vf e = tw_exp_below_1(tw_load(x + j + i * TW_LANES) * scale - shift);
-                sum[i] += e;
-                tw_store(x + j + i * TW_LANES, e);
-            }
-        for (int i = 0; i < parts; ++i) tw_store(lanes + i * TW_LANES, sum[i]);
-        for (int w = TW_PANEL / 2; w; w >>= 1)
-            for (int i = 0; i < w; ++i) lanes[i] += lanes[i + w];
-        part_top[r] = highest;
-        part_total[r] = lanes[0];
+        tw_weigh(x, width, scale, part_top + r, part_total + r);
     }
 
     void clear(int64_t rows) {
@@ -302,9 +259,9 @@ struct TwAttentionRun {
         if (with_total == 0) return;
         const float highest = with_top > top[r] ? with_top : top[r];
         const float a = tw_exp(top[r] - highest), b = tw_exp(with_top - highest);
-        total[r] = total[r] * a + with_total * b;
+        total[r] = tw_fma(total[r], a, with_total * b);
         float* to = sums + r * S::padded;
-        for (int64_t d = 0; d < S::head_dim; ++d) to[d] = to[d] * a + with[d] * b;
+        for (int64_t d = 0; d < S::head_dim; ++d) to[d] = tw_fma(to[d], a, with[d] * b);
         top[r] = highest;
     }
 

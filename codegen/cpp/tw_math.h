@@ -11,31 +11,46 @@
 #define TW_LN2_HI 0.693359375f          // 10 bits: n * TW_LN2_HI is exact
 #define TW_LN2_LO (-2.12194440e-4f)
 
-// x = n ln2 + r with |r| <= ln2 / 2; returns expm1(r) by its Taylor series to r^8
+// expm1(r) for |r| <= ln2 / 2, by its Taylor series to r^8
+TW_INLINE float tw_expm1_series(float r) {
+    float p = 2.4801587e-5f;
+    p = tw_fma(p, r, 1.9841270e-4f);
+    p = tw_fma(p, r, 1.3888889e-3f);
+    p = tw_fma(p, r, 8.3333333e-3f);
+    p = tw_fma(p, r, 4.1666667e-2f);
+    p = tw_fma(p, r, 1.6666667e-1f);
+    p = tw_fma(p, r, 0.5f);
+    return tw_fma(r * r, p, r);
+}
+
+// x = n ln2 + r with |r| <= ln2 / 2; returns expm1(r)
 TW_INLINE float tw_expm1_reduced(float x, float* n) {
     *n = __builtin_rintf(x * 1.44269504f);
-    float r = x - *n * TW_LN2_HI;
-    r = r - *n * TW_LN2_LO;
-    float p = 2.4801587e-5f;
-    p = p * r + 1.9841270e-4f;
-    p = p * r + 1.3888889e-3f;
-    p = p * r + 8.3333333e-3f;
-    p = p * r + 4.1666667e-2f;
-    p = p * r + 1.6666667e-1f;
-    p = p * r + 0.5f;
-    return r + r * r * p;
+    float r = tw_fma(*n, -TW_LN2_HI, x);
+    return tw_expm1_series(tw_fma(*n, -TW_LN2_LO, r));
 }
 
 TW_INLINE float tw_exp2i(int32_t n) { return tw_float((uint32_t)(n + 127) << 23); }
+
+// p * 2^n in two steps, so that subnormal results round once and 2^128 does not overflow early
+TW_INLINE float tw_scaled(float p, float n) {
+    int32_t i = (int32_t)(n != n ? 0.0f : n), half = i >> 1;
+    return p * tw_exp2i(half) * tw_exp2i(i - half);
+}
 
 TW_INLINE float tw_exp(float x) {
     float clipped = x > 89.0f ? 89.0f : x;
     clipped = clipped < -105.0f ? -105.0f : clipped;
     float n;
     float p = 1.0f + tw_expm1_reduced(clipped, &n);
-    // 2^n in two steps, so that subnormal results round once and 2^128 does not overflow early
-    int32_t i = (int32_t)(n != n ? 0.0f : n), half = i >> 1;
-    return p * tw_exp2i(half) * tw_exp2i(i - half);
+    return tw_scaled(p, n);
+}
+
+TW_INLINE float tw_exp2(float x) {
+    float clipped = x > 129.0f ? 129.0f : x;
+    clipped = clipped < -151.0f ? -151.0f : clipped;
+    float n = __builtin_rintf(clipped);
+    return tw_scaled(1.0f + tw_expm1_series((clipped - n) * 0.69314718f), n);
 }
 
 TW_INLINE float tw_expm1(float x) {
@@ -44,7 +59,7 @@ TW_INLINE float tw_expm1(float x) {
     float n;
     float p = tw_expm1_reduced(clipped, &n);
     float half = tw_exp2i((int32_t)(n != n ? 0.0f : n) - 1);  // 2^(n-1): 2^128 is no float
-    float y = 2.0f * (half * p + (half - 0.5f));
+    float y = 2.0f * tw_fma(half, p, half - 0.5f);
     y = n == 0.0f ? p : y;
     return x == 0.0f ? x : y;  // keeps -0
 }
@@ -63,25 +78,49 @@ TW_INLINE float tw_tanh(float x) {
 
 // ---- logarithms, f32 ---------------------------------------------------------------------------
 
-TW_INLINE float tw_log(float x) {
+// x = 2^e (1 + f), for normal and subnormal x > 0; returns log(1 + f) as f less what is set
+TW_INLINE float tw_log_reduced(float x, float* e, float* less) {
     bool tiny = x < 1.17549435e-38f;
     float scaled = tiny ? x * 8388608.0f : x;
     // the exponent is chosen so that the fraction lies in [sqrt(1/2), sqrt(2))
     uint32_t u = tw_bits(scaled) - 0x3f3504f3u;
-    float e = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
+    *e = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
     float f = tw_float((u & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
     // log(1 + f) = 2 atanh(s), s = f / (2 + f)
     float s = f / (2.0f + f), z = s * s;
     float p = 0.18181818f;
-    p = p * z + 0.22222222f;
-    p = p * z + 0.28571429f;
-    p = p * z + 0.4f;
-    p = p * z + 0.66666667f;
+    p = tw_fma(p, z, 0.22222222f);
+    p = tw_fma(p, z, 0.28571429f);
+    p = tw_fma(p, z, 0.4f);
+    p = tw_fma(p, z, 0.66666667f);
     float h = 0.5f * f * f;
-    float y = e * TW_LN2_HI + (f - (h - (s * (h + z * p) + e * TW_LN2_LO)));
+    *less = h - s * tw_fma(z, p, h);
+    return f;
+}
+
+// y, or what a logarithm is where x is no positive number
+TW_INLINE float tw_log_ends(float x, float y) {
     y = x == TW_INF ? x : y;
     y = x == 0.0f ? -TW_INF : y;
     return x >= 0.0f ? y : TW_NAN;
+}
+
+TW_INLINE float tw_log(float x) {
+    float e, less, f = tw_log_reduced(x, &e, &less);
+    return tw_log_ends(x, tw_fma(e, TW_LN2_HI, f - tw_fma(e, -TW_LN2_LO, less)));
+}
+
+TW_INLINE float tw_log2(float x) {
+    float e, less, f = tw_log_reduced(x, &e, &less);
+    return tw_log_ends(x, tw_fma(f - less, 1.44269504f, e));
+}
+
+#define TW_LOG10_2_HI 0.30078125f       // 7 bits: e * TW_LOG10_2_HI is exact
+#define TW_LOG10_2_LO 2.4874567e-4f
+
+TW_INLINE float tw_log10(float x) {
+    float e, less, f = tw_log_reduced(x, &e, &less);
+    return tw_log_ends(x, tw_fma(e, TW_LOG10_2_HI, tw_fma(f - less, 0.43429448f, e * TW_LOG10_2_LO)));
 }
 
 TW_INLINE float tw_log1p(float x) {
@@ -98,16 +137,16 @@ TW_INLINE float tw_erf(float x) {
     float a = __builtin_fabsf(x);
     a = a > 4.0f ? 4.0f : a;
     float p = -1.05113392e-07f;
-    p = p * a + 2.63062873e-06f;
-    p = p * a + -2.93307579e-05f;
-    p = p * a + 1.90727624e-04f;
-    p = p * a + -7.78953233e-04f;
-    p = p * a + 1.83461026e-03f;
-    p = p * a + -2.69446913e-04f;
-    p = p * a + -1.91152628e-02f;
-    p = p * a + 1.02771769e-01f;
-    p = p * a + 6.36619711e-01f;
-    p = p * a + 1.12837917e+00f;
+    p = tw_fma(p, a, 2.63062873e-06f);
+    p = tw_fma(p, a, -2.93307579e-05f);
+    p = tw_fma(p, a, 1.90727624e-04f);
+    p = tw_fma(p, a, -7.78953233e-04f);
+    p = tw_fma(p, a, 1.83461026e-03f);
+    p = tw_fma(p, a, -2.69446913e-04f);
+    p = tw_fma(p, a, -1.91152628e-02f);
+    p = tw_fma(p, a, 1.02771769e-01f);
+    p = tw_fma(p, a, 6.36619711e-01f);
+    p = tw_fma(p, a, 1.12837917e+00f);
     return __builtin_copysignf(-tw_expm1(-(a * p)), x);
 }
 
@@ -124,20 +163,20 @@ TW_INLINE float tw_circular(uint32_t u, int32_t quarters) {
     const double m = (double)(int32_t)((u & 0x7fffffu) | (e ? 0x800000u : 0u));
     double turns = m * tw_turns[0][e];
     turns -= __builtin_rint(turns);
-    turns = turns + m * tw_turns[1][e] + m * tw_turns[2][e];
+    turns = tw_fma(m, tw_turns[2][e], tw_fma(m, tw_turns[1][e], turns));
     const double quarter = __builtin_rint(turns * 4.0);
-    const float t = (float)((turns - quarter * 0.25) * 6.283185307179586);
+    const float t = (float)(tw_fma(quarter, -0.25, turns) * 6.283185307179586);
     const float z = t * t;
     float s = 2.7557319e-6f;
-    s = s * z - 1.9841270e-4f;
-    s = s * z + 8.3333333e-3f;
-    s = s * z - 1.6666667e-1f;
-    s = t + t * z * s;
+    s = tw_fma(s, z, -1.9841270e-4f);
+    s = tw_fma(s, z, 8.3333333e-3f);
+    s = tw_fma(s, z, -1.6666667e-1f);
+    s = tw_fma(t * z, s, t);
     float c = -2.7557319e-7f;
-    c = c * z + 2.4801587e-5f;
-    c = c * z - 1.3888889e-3f;
-    c = c * z + 4.1666667e-2f;
-    c = 1.0f - z * (0.5f - z * c);
+    c = tw_fma(c, z, 2.4801587e-5f);
+    c = tw_fma(c, z, -1.3888889e-3f);
+    c = tw_fma(c, z, 4.1666667e-2f);
+    c = tw_fma(-z, tw_fma(-z, c, 0.5f), 1.0f);
     const int32_t q = (int32_t)quarter + quarters;
     const float y = q & 1 ? c : s;
     return q & 2 ? -y : y;
@@ -152,8 +191,11 @@ TW_INLINE float tw_cos(float x) { return tw_circular(tw_bits(x) & 0x7fffffffu, 1
 // ---- the same names for f64, from the C library ------------------------------------------------
 
 TW_INLINE double tw_exp(double x) { return __builtin_exp(x); }
+TW_INLINE double tw_exp2(double x) { return __builtin_exp2(x); }
 TW_INLINE double tw_expm1(double x) { return __builtin_expm1(x); }
 TW_INLINE double tw_log(double x) { return __builtin_log(x); }
+TW_INLINE double tw_log2(double x) { return __builtin_log2(x); }
+TW_INLINE double tw_log10(double x) { return __builtin_log10(x); }
 TW_INLINE double tw_log1p(double x) { return __builtin_log1p(x); }
 TW_INLINE double tw_tanh(double x) { return __builtin_tanh(x); }
 TW_INLINE double tw_erf(double x) { return __builtin_erf(x); }

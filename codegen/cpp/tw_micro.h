@@ -30,3 +30,7 @@ typedef void (*TwMicro)(const float* a, const void* w, int64_t ldw, int64_t coun
 extern const TwMicro tw_micro_f32[TW_ROWS + 1];
 extern const TwMicro tw_micro_bf16[TW_ROWS + 1];
 extern const TwMicro tw_micro_f16[TW_ROWS + 1];
+
+// x[0..width) = e^(scale * x - top), top the largest of scale * x; width is a multiple of TW_PANEL.
+// A score of minus infinity weighs 0, also where all are. total is the sum of the weights.
+void tw_weigh(float* x, int64_t width, float scale, float* top, float* total);

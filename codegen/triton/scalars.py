@@ -99,6 +99,12 @@ def log1p(x):
 
 
 @triton.jit
+def log10(x):
+    # through float64, so that powers of 10 come out exact
+    return (tl.log2(x.to(tl.float64)) * 0.3010299956639812).to(x.dtype)
+
+
+@triton.jit
 def expm1(x):
     u = tl.exp(x)
     near = (u - 1.0) * (x / tl.log(u))
@@ -210,7 +216,10 @@ TABLE: dict[str, Callable[..., str]] = {
     "maximum": _extremum("maximum"),
     "abs": _call("tl.abs"),
     "exp": _call("tl.exp"),
+    "exp2": _call("tl.exp2"),
     "log": _call("tl.log"),
+    "log2": _call("tl.log2"),
+    "log10": _call("log10"),
     "log1p": _call("log1p"),
     "expm1": _call("expm1"),
     "sqrt": _sqrt,

@@ -48,7 +48,7 @@ def _hardswish(call: Call, x: Value) -> Value:
 @handles("leaky_relu.default")
 def _leaky_relu(call: Call, x: Value, negative_slope: Scalar = 0.01) -> Value:
     b = call.b
-    return b.where(b.gt(x, call.value(0)), x, b.mul(x, call.value(negative_slope)))
+    return b.where(b.gt(x, call.value(0)), x, b.mul(x, call.parameter(negative_slope)))
 
 
 @handles("elu.default")
@@ -56,14 +56,14 @@ def _elu(
     call: Call, x: Value, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1
 ) -> Value:
     b = call.b
-    below = b.mul(b.expm1(b.mul(x, call.value(input_scale))), call.value(alpha))
-    return b.mul(b.where(b.gt(x, call.value(0)), x, below), call.value(scale))
+    below = b.mul(b.expm1(b.mul(x, call.parameter(input_scale))), call.parameter(alpha))
+    return b.mul(b.where(b.gt(x, call.value(0)), x, below), call.parameter(scale))
 
 
 @handles("celu.default")
 def _celu(call: Call, x: Value, alpha: float = 1.0) -> Value:
     b = call.b
-    below = b.mul(b.expm1(b.div(x, call.value(alpha))), call.value(alpha))
+    below = b.mul(b.expm1(b.div(x, call.parameter(alpha))), call.parameter(alpha))
     return b.where(b.gt(x, call.value(0)), x, below)
 
 
@@ -76,8 +76,8 @@ def _selu(call: Call, x: Value) -> Value:
 @handles("softplus.default")
 def _softplus(call: Call, x: Value, beta: Scalar = 1, threshold: Scalar = 20) -> Value:
     b = call.b
-    scaled = b.mul(x, call.value(beta))
-    soft = b.div(b.log1p(b.exp(scaled)), call.value(beta))
+    scaled = b.mul(x, call.parameter(beta))
+    soft = b.div(b.log1p(b.exp(scaled)), call.parameter(beta))
     return b.where(b.gt(scaled, call.value(threshold)), x, soft)
 
 
@@ -96,8 +96,8 @@ def _log_sigmoid(call: Call, x: Value) -> Value:
 
 @handles("threshold.default")
 def _threshold(call: Call, x: Value, threshold: Scalar, value: Scalar) -> Value:
-    b = call.b
-    return b.where(b.gt(x, call.value(threshold)), x, call.value(value))
+    # written so that a NaN stays one
+    return call.b.where(call.b.le(x, call.value(threshold)), call.value(value), x)
 
 
 @handles("glu.default")

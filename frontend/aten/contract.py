@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...ir.dim import product
 from ...ir.graph import Value
 from ..importer import Call, Scalar, handles
 
@@ -23,11 +24,18 @@ def _mm(call: Call, x: Value, y: Value) -> Value:
     return call.b.matmul(x, y)
 
 
-@handles("matmul.default", "mv.default", "dot.default", "inner.default", "linalg_matmul.default")
+@handles("matmul.default", "mv.default", "dot.default", "linalg_matmul.default")
 def _matmul(call: Call, x: Value, y: Value) -> Value:
-    if str(call.node.target).startswith("aten.inner") and y.type.rank > 1:
-        return call.reshape(call.b.matmul(x, y, transpose_w=True), call.shape)
     return matmul(call, x, y)
+
+
+@handles("inner.default")
+def _inner(call: Call, x: Value, y: Value) -> Value:
+    if x.type.rank == 0 or y.type.rank == 0:
+        return call.b.mul(x, y)
+    # every row of x with every row of y
+    rows, others = (call.reshape(v, (product(v.shape[:-1]), v.shape[-1])) for v in (x, y))
+    return call.reshape(call.b.matmul(rows, others, transpose_w=True), call.shape)
 
 
 def matmul(call: Call, x: Value, y: Value) -> Value:
@@ -48,10 +56,10 @@ def _addmm(
     b = call.b
     product = matmul(call, x, y)
     if alpha != 1:
-        product = b.mul(product, call.value(alpha))
+        product = b.mul(product, call.parameter(alpha))
     if beta == 0:
         return product
-    return b.add(product, bias if beta == 1 else b.mul(bias, call.value(beta)))
+    return b.add(product, bias if beta == 1 else b.mul(bias, call.parameter(beta)))
 
 
 @handles("outer.default", "ger.default")
@@ -65,8 +73,10 @@ def _bilinear(call: Call, x: Value, y: Value, weight: Value, bias: Any = None) -
     # out[.., k] = sum over i, j of x[.., i] * weight[k, i, j] * y[.., j]
     b = call.b
     k, i, j = weight.shape
+    if x.type.rank == 1:
+        x, y = call.reshape(x, (1, i)), call.reshape(y, (1, j))
     left = b.matmul(x, call.reshape(b.transpose(weight, perm=(1, 0, 2)), (i, k * j)))
     left = call.reshape(left, (*x.shape[:-1], k, j))
     right = call.reshape(y, (*y.shape[:-1], 1, j))
-    result = b.sum(b.mul(left, right), axes=(-1,))
+    result = call.reshape(b.sum(b.mul(left, right), axes=(-1,)), call.shape)
     return result if bias is None else b.add(result, bias)

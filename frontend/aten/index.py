@@ -20,17 +20,22 @@ def _index_select(call: Call, x: Value, dim: int, index: Value) -> Value:
     return call.b.gather(x, index, axis=dim % x.type.rank)
 
 
-@handles("gather.default", "take_along_dim.default")
-def _gather(call: Call, x: Value, *rest: Any, sparse_grad: bool = False) -> Value:
-    dim, index = (rest[1], rest[0]) if isinstance(rest[0], Value) else (rest[0], rest[1])
-    if dim is None:
-        raise Declined("take_along_dim without an axis")
-    if str(call.node.target).startswith("aten.take_along_dim"):
-        axis = dim % x.type.rank
-        shape = broadcast_shapes(x.shape, index.shape)
-        x = call.broadcast(x, (*shape[:axis], x.shape[axis], *shape[axis + 1 :]))
-        index = call.broadcast(index, (*shape[:axis], index.shape[axis], *shape[axis + 1 :]))
+@handles("gather.default")
+def _gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     return call.b.gather_elements(x, index, axis=dim % x.type.rank)
+
+
+@handles("take_along_dim.default")
+def _take_along_dim(call: Call, x: Value, index: Value, dim: int | None = None) -> Value:
+    if dim is None:
+        x, index, dim = (*(call.reshape(v, (v.type.numel,)) for v in (x, index)), 0)
+    axis = dim % x.type.rank
+    # the axis itself is not broadcast: its indices may be more or fewer than it is long
+    rest = broadcast_shapes(*((*v.shape[:axis], 1, *v.shape[axis + 1 :]) for v in (x, index)))
+    x, index = (
+        call.broadcast(v, (*rest[:axis], v.shape[axis], *rest[axis + 1 :])) for v in (x, index)
+    )
+    return call.b.gather_elements(x, index, axis=axis)
 
 
 @handles("index.Tensor", "_unsafe_index.Tensor")

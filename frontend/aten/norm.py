@@ -74,7 +74,7 @@ def _native_layer_norm(
     mean = b.mean(rows, axes=(-1,), keepdims=True)
     centered = b.sub(rows, mean)
     variance = b.mean(b.mul(centered, centered), axes=(-1,), keepdims=True)
-    scale = b.rsqrt(b.add(variance, call.value(eps)))
+    scale = b.rsqrt(b.add(variance, call.parameter(eps)))
     shape = call.importer.table.shape(call.expected[1].shape)
     return result, call.reshape(mean, shape), call.reshape(scale, shape)
 
@@ -114,7 +114,7 @@ def _batch_norm(
     def per_channel(v: Value) -> Value:
         return call.reshape(v, (v.shape[0], *[1] * (x.type.rank - 2)))
 
-    scale = b.rsqrt(b.add(running_var, call.value(eps, running_var.dtype)))
+    scale = b.rsqrt(b.add(running_var, call.parameter(eps, running_var.dtype)))
     if weight is not None:
         scale = b.mul(scale, weight)
     result = b.mul(b.sub(x, per_channel(running_mean)), per_channel(scale))

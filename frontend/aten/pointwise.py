@@ -16,8 +16,18 @@ def overloads(*names: str, kinds: str = "Tensor Scalar") -> list[str]:
 
 
 def binary(call: Call, op: str, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
-    """One of our binary ops on operands cast to the result's dtype."""
+    """One of our binary ops on operands cast to the result's dtype.
+
+    The right side of a product or a quotient, where it has no axes, meets narrow floats unrounded:
+    it is a number of torch's kernels, whose arithmetic is in f32.
+    """
     b, dtype = call.b, call.dtype
+    if op in ("mul", "div", "floordiv") and dtype.is_float and dtype.bits < 32:
+        if isinstance(y, Value) and y.type.rank == 0 and y.dtype not in (dtype, types.bool_):
+            wide = getattr(b, op)(call.value(x, types.f32), call.value(y, types.f32))
+            return b.cast(wide, dtype=dtype)
+        if not isinstance(y, Value):
+            return getattr(b, op)(call.value(x, dtype), call.parameter(y, dtype))
     left, right = call.value(x, dtype), call.value(y, dtype)
     if alpha != 1:
         right = b.mul(right, call.value(alpha, dtype))
@@ -70,13 +80,25 @@ def _div(call: Call, x: Operand, y: Operand, rounding_mode: str | None = None) -
         return binary(call, "div", x, y)
     if rounding_mode == "floor":
         return binary(call, "floordiv", x, y)
-    left, right = call.value(x, call.dtype), call.value(y, call.dtype)
+    b = call.b
     if call.dtype.is_float:
-        return call.b.trunc(call.b.div(left, right))
-    # integers: divide the magnitudes, then put the sign back
+        return b.trunc(binary(call, "div", x, y))
+    left, right = call.value(x, call.dtype), call.value(y, call.dtype)
+    quotient = b.floordiv(left, right)
+    is_below = b.and_(*_rounded_down(call, left, right))
+    return b.where(is_below, b.add(quotient, call.value(1)), quotient)
+
+
+def _rounded_down(call: Call, left: Value, right: Value) -> tuple[Value, Value]:
+    """Whether left / right is negative, and whether it is not whole.
+
+    Where both hold, floordiv is one below what rounding towards zero gives, and mod is one divisor
+    away from the remainder that has the sign of the dividend. No magnitude is taken: the least
+    integer has none.
+    """
     b, zero = call.b, call.value(0)
-    quotient = b.floordiv(b.abs(left), b.abs(right))
-    return b.where(b.xor(b.lt(left, zero), b.lt(right, zero)), b.neg(quotient), quotient)
+    is_negative = b.xor(b.lt(left, zero), b.lt(right, zero))
+    return is_negative, b.ne(b.mod(left, right), zero)
 
 
 @handles("floor_divide.default", "floor_divide.Scalar")
@@ -86,15 +108,29 @@ def _floor_divide(call: Call, x: Operand, y: Operand) -> Value:
 
 @handles(*overloads("remainder", kinds="Tensor Scalar Scalar_Tensor"))
 def _remainder(call: Call, x: Operand, y: Operand) -> Value:
-    return binary(call, "mod", x, y)
+    left, right = call.value(x, call.dtype), call.value(y, call.dtype)
+    return _with_sign_of_zero(call, call.b.mod(left, right), left)
+
+
+def _with_sign_of_zero(call: Call, rest: Value, dividend: Value) -> Value:
+    """A remainder whose zero has the sign of the dividend, as C's fmod and so torch give it."""
+    if not call.dtype.is_float:
+        return rest
+    b, zero = call.b, call.value(0)
+    return b.where(b.eq(rest, zero), b.mul(dividend, zero), rest)
 
 
 @handles(*overloads("fmod"))
 def _fmod(call: Call, x: Operand, y: Operand) -> Value:
-    b, dtype = call.b, call.dtype
-    left, right = call.value(x, dtype), call.value(y, dtype)
+    b = call.b
+    left, right = call.value(x, call.dtype), call.value(y, call.dtype)
+    if not call.dtype.is_float:
+        rest = b.mod(left, right)
+        is_off = b.and_(*_rounded_down(call, left, right))
+        return b.where(is_off, b.sub(rest, right), rest)
     rest = b.mod(b.abs(left), b.abs(right))
-    return b.where(b.lt(left, call.value(0, dtype)), b.neg(rest), rest)
+    signed = b.where(b.lt(left, call.value(0)), b.neg(rest), rest)
+    return _with_sign_of_zero(call, signed, left)
 
 
 @handles(*overloads("pow", kinds="Tensor_Scalar Scalar Tensor_Tensor"))
@@ -124,18 +160,27 @@ def _square(call: Call, x: Value) -> Value:
 @handles("addcmul.default")
 def _addcmul(call: Call, x: Value, y: Value, z: Value, value: Scalar = 1) -> Value:
     product = call.b.mul(call.value(y, call.dtype), call.value(z, call.dtype))
-    return binary(call, "add", x, product, value)
+    return call.b.add(call.value(x, call.dtype), _times(call, product, value))
+
+
+def _times(call: Call, x: Value, factor: Scalar) -> Value:
+    return x if factor == 1 else call.b.mul(x, call.parameter(factor))
 
 
 @handles("addcdiv.default")
 def _addcdiv(call: Call, x: Value, y: Value, z: Value, value: Scalar = 1) -> Value:
     quotient = call.b.div(call.value(y, call.dtype), call.value(z, call.dtype))
-    return binary(call, "add", x, quotient, value)
+    return call.b.add(call.value(x, call.dtype), _times(call, quotient, value))
 
 
 @handles(*overloads("lerp"))
 def _lerp(call: Call, x: Value, y: Value, weight: Operand) -> Value:
-    return call.b.add(x, call.b.mul(call.value(weight, call.dtype), call.b.sub(y, x)))
+    # from the nearer end, so that weights of 0 and 1 give the ends themselves
+    b, dtype = call.b, call.dtype
+    w = call.value(weight, dtype) if isinstance(weight, Value) else call.parameter(weight, dtype)
+    way = b.sub(y, x)
+    from_y = b.sub(y, b.mul(way, b.sub(call.value(1), w)))
+    return b.where(b.lt(b.abs(w), call.value(0.5)), b.add(x, b.mul(w, way)), from_y)
 
 
 # ---- comparisons and logic -----------------------------------------------------------------
@@ -214,7 +259,7 @@ def _masked_fill(call: Call, x: Value, mask: Value, value: Operand) -> Value:
 
 # on integers these give floats, the others keep the dtype
 _TO_FLOAT = (
-    *("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal"),
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal"),
     *("sin", "cos", "tanh", "erf", "sigmoid"),
 )
 _ROUNDING = {"floor", "ceil", "round", "trunc"}
@@ -239,23 +284,6 @@ handles("fix.default")(_unary("trunc"))
 @handles("positive.default")
 def _positive(call: Call, x: Value) -> Value:
     return x
-
-
-@handles("exp2.default")
-def _exp2(call: Call, x: Value) -> Value:
-    x = call.value(x, call.dtype)
-    return call.b.exp(call.b.mul(x, call.value(math.log(2))))
-
-
-def _logarithm(base: float) -> Any:
-    def log(call: Call, x: Value) -> Value:
-        return call.b.mul(call.b.log(call.value(x, call.dtype)), call.value(1 / math.log(base)))
-
-    return log
-
-
-handles("log2.default")(_logarithm(2))
-handles("log10.default")(_logarithm(10))
 
 
 @handles("tan.default")

@@ -5,6 +5,7 @@ from typing import Any
 from ...ir import types
 from ...ir.dim import Dim, Expr
 from ...ir.graph import Value
+from ..dtypes import as_declared
 from ..importer import Call, Declined, Scalar, handles
 
 
@@ -12,8 +13,7 @@ def _filled(call: Call, value: Value | Scalar) -> Value:
     dtype = call.dtype
     if isinstance(value, Value | Expr):
         return call.broadcast(call.value(value, dtype), call.shape)
-    number = float(value) if dtype.is_float else bool(value) if dtype == types.bool_ else int(value)
-    return call.b.full(value=number, shape=call.shape, dtype=dtype)
+    return call.b.full(value=as_declared(value, dtype), shape=call.shape, dtype=dtype)
 
 
 @handles("full.default", "full_like.default", "new_full.default")
@@ -71,7 +71,7 @@ def _arange(call: Call, *bounds: Scalar, **__: Any) -> Value:
         raise Declined(f"arange in steps of {step}")
     # fractional bounds: count, then scale
     count = b.iota(length=length, dtype=dtype)
-    return b.add(b.mul(count, call.value(step)), call.value(start))
+    return b.add(b.mul(count, call.parameter(step)), call.parameter(start))
 
 
 @handles("linspace.default")
@@ -80,8 +80,13 @@ def _linspace(call: Call, start: Scalar, end: Scalar, steps: Dim, **__: Any) -> 
     if isinstance(start, Expr) or isinstance(end, Expr):
         raise Declined("linspace between sizes")
     step = (end - start) / (count - 1) if count > 1 else 0
-    b = call.b
-    return b.add(b.mul(b.iota(length=count, dtype=call.dtype), call.value(step)), call.value(start))
+    # from the nearer end, as torch does, so that both ends are met exactly
+    b, step = call.b, call.parameter(step)
+    place = b.iota(length=count, dtype=call.dtype)
+    back = b.iota(length=count, start=count - 1, step=-1, dtype=call.dtype)
+    first = b.add(b.mul(place, step), call.parameter(start))
+    second = b.sub(call.parameter(end), b.mul(back, step))
+    return b.where(b.lt(b.iota(length=count), call.value(count // 2, types.i64)), first, second)
 
 
 @handles("eye.default", "eye.m")

@@ -293,7 +293,11 @@ def _roll(call: Call, x: Value, shifts: Any, dims: Any = ()) -> Value:
 
 def _rolled(call: Call, x: Value, axis: int, shift: Dim) -> Value:
     size = x.shape[axis]
-    cut = mod(size - shift, size)
+    if size == 0:
+        return x
+    # what is moved off the end comes back in front; an empty axis has nothing to divide by
+    turn = size if call.facts.proved_le(1, size) else maximum(size, 1)
+    cut = mod(shift * -1, turn)
     first, second = part(call, x, axis, cut, size), part(call, x, axis, 0, cut)
     return call.b.concat(first, second, axis=axis)
 

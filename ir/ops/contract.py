@@ -11,7 +11,7 @@ def matmul(x, w, *, transpose_w: bool = False):
     """x @ w, batched: x [..., M, K], w [..., K, N] -> [..., M, N]; leading axes broadcast.
 
     With transpose_w, w is [..., N, K], as linear layers store it. Accumulates in float32 (float64
-    for float64, int32 for int8).
+    for float64), integers in int32 (int64 for int64), where they wrap.
     """
     if x.rank < 2 or w.rank < 2:
         raise TypeError(f"x is {x}, w is {w}: both need rank 2 or more")

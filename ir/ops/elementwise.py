@@ -93,6 +93,12 @@ def exp(x):
     return _float(x)
 
 
+@op(scalar="exp2(x)")
+def exp2(x):
+    """2 to the power x, exact for whole x."""
+    return _float(x)
+
+
 @op(scalar="expm1(x)")
 def expm1(x):
     """e to the power x, less 1, accurate near 0."""
@@ -102,6 +108,18 @@ def expm1(x):
 @op(scalar="log(x)")
 def log(x):
     """Natural logarithm."""
+    return _float(x)
+
+
+@op(scalar="log2(x)")
+def log2(x):
+    """Logarithm to base 2, exact for powers of 2."""
+    return _float(x)
+
+
+@op(scalar="log10(x)")
+def log10(x):
+    """Logarithm to base 10, exact for powers of 10."""
     return _float(x)
 
 
