@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..ir.dim import Dim, maximum
 from ..ir.errors import BuildError, UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
-from ..ir.program import ALIGNMENT, FAULT_BYTES, Buffer, Check, Choice, Program, Step
+from ..ir.program import ALIGNMENT, DIM, FAULT_BYTES, Buffer, Check, Choice, Program, Step
 from ..ir.progress import Progress, unwatched
 from ..ir.ranges import Range, Ranges
 from ..ir.target import Target
@@ -56,8 +57,11 @@ def build(
             checks += low.checks
         args = [records if v is None else names[v] for v in low.values]
         loc = next((n.loc for n in nodes if n.loc), None)
+        made: set[str] = set()
         for launch in planned.launches:
-            steps.append(_step(group, launch, args, spaces, loc, low))
+            used = {p for v in launch.variants for p in v.params if isinstance(p, str)}
+            steps.append(_step(group, launch, args, spaces, used - made, loc, low))
+            made |= used  # a workspace is written by the launch that is first given it
     # states that take each other's content are read before any of them is written
     copies = [(v, names[v], f"old {v.name}") for v in _moved_states(graph)]
     copies += [
@@ -67,8 +71,15 @@ def build(
     for value, source, to in copies:
         low = Lowered(copy_kernel(value.type), ())
         (launch,) = backend.launches(low.kernel, kernel_key(low, target)).launches
-        steps.append(_step(f"update {to}", launch, [source, to], {}, None, low))
+        steps.append(_step(f"update {to}", launch, [source, to], {}, set(), None, low))
     kernels, blobs = backend.finish()
+    stated = {
+        choice.kernel: tuple(
+            buffers[a].type.dtype.name if isinstance(a, str) else DIM for a in choice.args
+        )
+        for step in steps
+        for choice in step.choices
+    }
     return Program(
         name=graph.name,
         target=target.name,
@@ -76,7 +87,7 @@ def build(
         buffers=buffers,
         inputs=tuple(v.name or "" for v in graph.inputs),
         outputs=tuple(names[v] for v in graph.outputs),
-        kernels=kernels,
+        kernels={name: replace(k, args=stated[name]) for name, k in kernels.items()},
         steps=tuple(steps),
         arena_bytes=end,
         blobs=blobs,
@@ -178,14 +189,21 @@ def _step(
     launch: Launch,
     args: Sequence[str],
     spaces: dict[str, Buffer],
+    new: set[str],  # those of the spaces that hold nothing yet
     loc: str | None,
     low: Lowered,
 ) -> Step:
     choices = []
     for variant in launch.variants:
         buffers = [args[p] if isinstance(p, int) else spaces[p].name for p in variant.params]
+        writes = [
+            name
+            for p, name in zip(variant.params, buffers)
+            if (low.kernel.params[p].is_written if isinstance(p, int) else p in new)
+        ]
+        dims, grid = variant.dims, variant.grid
         choices.append(
-            Choice(variant.kernel, variant.lo, variant.hi, (*buffers, *variant.dims), variant.grid)
+            Choice(variant.kernel, variant.lo, variant.hi, (*buffers, *dims), grid, tuple(writes))
         )
     first = not launch.label  # a group's later launches only combine what the first one made
     return Step(

@@ -8,6 +8,7 @@ from .dim import Dim, Symbol
 from .layout import KVLayout
 from .types import TensorType
 
+DIM = "dim"  # a number among a kernel's arguments
 ALIGNMENT = 64  # bytes; every buffer in the arena, and every weight, starts at a multiple
 
 
@@ -61,6 +62,9 @@ class Kernel:
     shared_bytes: int = 0
     scratch_bytes: int = 0  # global scratch per CTA that the launcher must pass
     options: Mapping[str, Any] = field(default_factory=dict)
+    # what it is launched with: a dtype's name for each buffer, then DIM for each number; None where
+    # nobody said
+    args: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Choice:
     hi: int | None
     args: tuple[str | Dim, ...]  # a buffer's name, or a dim passed as a 64-bit integer
     grid: tuple[Dim, ...] = ()  # GPU: programs along x, y, z
+    writes: tuple[str, ...] = ()  # those buffers of args that it writes; it reads the others
 
 
 @dataclass(frozen=True)

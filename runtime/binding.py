@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir.dim import Dim, compile_dims
-from ..ir.errors import DimError
+from ..ir.errors import ArtifactError, DimError
 from ..ir.program import Choice, Kernel, Program, Step
+from .check_sizes import MemoryCheck
 from .device import Launch
 
 
@@ -28,11 +29,12 @@ class Sizes:
 
     def __init__(self, program: Program):
         self.program = program
+        self._check = MemoryCheck(program)
         self.index = {name: i for i, name in enumerate(program.buffers)}
         dims = list(dict.fromkeys(self._all_dims()))
         self._place = {dim: i for i, dim in enumerate(dims)}
         self._names = tuple(program.symbols)
-        self._evaluate = compile_dims(dims, self._names)
+        self._evaluate = _compile(program, dims, self._names)
         self._steps = tuple(map(self._compile_step, program.steps))
         buffers = program.buffers.values()
         self._shapes = [tuple(self._place[d] for d in b.type.shape) for b in buffers]
@@ -43,6 +45,7 @@ class Sizes:
         ]
         self._temps = np.array([index for index, _ in temps], np.int64)
         self._offsets = [offset for _, offset in temps]
+        self._nbytes = [self._place[size] for size in self._check.sizes]
 
     def _all_dims(self) -> Iterable[Dim]:
         program = self.program
@@ -50,6 +53,7 @@ class Sizes:
         for buffer in program.buffers.values():
             yield from buffer.type.shape
             yield 0 if buffer.offset is None else buffer.offset
+        yield from self._check.sizes
         for step in program.steps:
             yield from (step.select, step.traffic, step.operations)
             for choice in step.choices:
@@ -71,13 +75,16 @@ class Sizes:
             if 0 not in grid:
                 dims = tuple([numbers[i] for i in choice.dims])
                 launches.append(Launch(index, choice.kernel, choice.buffers, dims, grid))
+        arena_bytes = numbers[self._place[self.program.arena_bytes]]
+        offsets = [numbers[i] for i in self._offsets]
+        self._check.check(offsets, [numbers[i] for i in self._nbytes], arena_bytes, dict(values))
         return Binding(
             values,
             tuple(launches),
             tuple([tuple([numbers[i] for i in shape]) for shape in self._shapes]),
-            numbers[self._place[self.program.arena_bytes]],
+            arena_bytes,
             self._temps,
-            np.array([numbers[i] for i in self._offsets], np.uint64),
+            np.array(offsets, np.uint64),
         )
 
     def costs(self, values: Mapping[str, int]) -> list[tuple[int, int]]:
@@ -91,7 +98,10 @@ class Sizes:
         return self._numbers(values)[self._place[self.program.arena_bytes]]
 
     def _numbers(self, values: Mapping[str, int]) -> tuple[int, ...]:
-        return self._evaluate(*(values[name] for name in self._names))
+        try:
+            return self._evaluate(*(values[name] for name in self._names))
+        except ZeroDivisionError as error:
+            raise _no_number(self.program, str(error)) from error
 
     def _compile_step(self, step: Step) -> "_Step":
         return _Step(self._place[step.select], tuple(map(self._compile_choice, step.choices)))
@@ -125,6 +135,21 @@ class _Choice:
 class _Step:
     select: int
     choices: tuple[_Choice, ...]
+
+
+def _compile(program: Program, dims: list[Dim], names: tuple[str, ...]):
+    try:
+        return compile_dims(dims, names)
+    except (SyntaxError, RecursionError, MemoryError) as error:  # nested beyond all bounds
+        raise _no_number(program, f"{type(error).__name__}: {error}") from error
+
+
+def _no_number(program: Program, facts: str) -> ArtifactError:
+    return ArtifactError(
+        f"the dims of program {program.name} cannot be computed",
+        facts=facts,
+        fix="build it again",
+    )
 
 
 def _uncovered(step: Step, value: int, values: Mapping[str, int]) -> DimError:

@@ -1,10 +1,19 @@
-"""Whether a program is whole: every name it uses is there, every buffer has a place."""
+"""Whether a program is whole: every name is there, every value is written before it is read.
 
+What can be said only of numbers, that the arena holds every buffer and that no two of them meet, is
+checked when sizes are bound: runtime/check_sizes.py.
+"""
+
+from collections.abc import Iterator
+
+from ..ir.dim import Dim, symbols_of
 from ..ir.errors import ArtifactError
-from ..ir.program import FAULT_BYTES, Buffer, Program
+from ..ir.program import DIM, FAULT_BYTES, Buffer, Choice, Program, Step
 from ..ir.types import i64
 
 ROLES = ("input", "output", "weight", "state", "temp", "fault")
+MAX_NAME = 200
+MAX_RANK = 64
 
 
 def check_program(program: Program) -> None:
@@ -13,19 +22,58 @@ def check_program(program: Program) -> None:
     A program that a compiler made passes; one that was stored, edited or made by hand may not, and
     would otherwise read memory that is not its own.
     """
-    problems = [*_buffers(program), *_steps(program)]
+    problems = [
+        *_symbols(program),
+        *_buffers(program),
+        *_states(program),
+        *_kernels(program),
+        *_steps(program),
+    ]
+    if not problems:
+        problems = list(_order(program))  # names are known to be there
     if problems:
+        more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
         raise ArtifactError(
-            f"program {program.name} is not whole",
-            facts="\n".join(problems[:10]),
+            f"program {program.name[:MAX_NAME]} is not whole",
+            facts="\n".join(problem[: 3 * MAX_NAME] for problem in problems[:10]) + more,
             fix="build it again",
         )
 
 
-def _buffers(program: Program):
+def _symbols(program: Program) -> Iterator[str]:
+    for name, symbol in program.symbols.items():
+        if (
+            symbol.lo < 0
+            or symbol.multiple < 1
+            or (symbol.hi is not None and symbol.hi < symbol.lo)
+        ):
+            yield f"dim {name} has no range: {symbol}"
+    known = program.symbols.keys()
+    for where, dim in _all_dims(program):
+        unknown = symbols_of(dim) - known
+        if unknown:
+            yield f"{where} has the undeclared dims {', '.join(sorted(unknown))}"
+
+
+def _all_dims(program: Program) -> Iterator[tuple[str, Dim]]:
+    yield "the arena", program.arena_bytes
+    for buffer in program.buffers.values():
+        for dim in (*buffer.type.shape, 0 if buffer.offset is None else buffer.offset):
+            yield f"buffer {buffer.name}", dim
+    for step in program.steps:
+        for dim in (step.select, step.traffic, step.operations):
+            yield f"step {step.name}", dim
+        for choice in step.choices:
+            for dim in (*(a for a in choice.args if not isinstance(a, str)), *choice.grid):
+                yield f"step {step.name}", dim
+
+
+def _buffers(program: Program) -> Iterator[str]:
     for name in (*program.inputs, *program.outputs):
         if name not in program.buffers:
             yield f"{name} is an input or output, but no buffer"
+    if len(set(program.inputs)) < len(program.inputs):
+        yield "an input is there twice"
     for name in program.inputs:
         if name in program.buffers and program.buffers[name].role != "input":
             yield f"input {name} has the role {program.buffers[name].role}"
@@ -38,10 +86,30 @@ def _buffers(program: Program):
             yield f"temporary buffer {name} has no offset in the arena"
         if buffer.role == "fault" and not _holds_records(buffer, len(program.checks)):
             yield f"buffer {name} is not among the records of {len(program.checks)} checks"
+        if buffer.role not in ("temp", "fault") and buffer.offset is not None:
+            yield f"buffer {name} has an offset in the arena, and the role {buffer.role}"
         if buffer.role == "input" and name not in program.inputs:
             yield f"buffer {name} has the role input, but is none of the inputs"
         if buffer.role == "output" and name not in program.outputs:
             yield f"buffer {name} has the role output, but is none of the outputs"
+        if buffer.type.rank > MAX_RANK:
+            yield f"buffer {name} has {buffer.type.rank} axes, at most {MAX_RANK} are possible"
+
+
+def _states(program: Program) -> Iterator[str]:
+    if program.kv is None:
+        return
+    if type(program.kv.page_size) is not int or program.kv.page_size < 1:
+        yield f"a page has {program.kv.page_size!r} tokens"
+        return
+    for layer in program.kv.layers:
+        buffer = program.buffers.get(layer.state)
+        if buffer is None or buffer.role != "state":
+            yield f"keys and values lie in {layer.state}, which is no state"
+        elif buffer.type.rank != 5 or buffer.type != layer.type(
+            buffer.type.shape[0], program.kv.page_size
+        ):
+            yield f"keys and values lie in {layer.state}, which is {buffer.type}: {layer}"
 
 
 def _holds_records(buffer: Buffer, checks: int) -> bool:
@@ -54,18 +122,68 @@ def _holds_records(buffer: Buffer, checks: int) -> bool:
     return rest == 0 and 0 <= first <= first + shape[0] <= checks
 
 
-def _steps(program: Program):
+def _kernels(program: Program) -> Iterator[str]:
     for name, kernel in program.kernels.items():
         if kernel.name != name:
             yield f"kernel {name} calls itself {kernel.name}"
         if kernel.binary not in program.blobs:
             yield f"kernel {name} is said to be in {kernel.binary}, and there is no such binary"
+        if min(kernel.num_warps, kernel.shared_bytes, kernel.scratch_bytes) < 0:
+            yield f"kernel {name} is launched with a negative number"
+    for name in (*program.kernels, *program.blobs):
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            yield f"{name[:MAX_NAME]!r} is not a name for a kernel or a binary"
+    binaries = {kernel.binary for kernel in program.kernels.values()}
+    if program.target == "cpu" and len(binaries) > 1:
+        yield f"a CPU program has one library, this one {', '.join(sorted(binaries))}"
+
+
+def _steps(program: Program) -> Iterator[str]:
     for step in program.steps:
         if not step.choices:
             yield f"step {step.name} has no kernel"
         for choice in step.choices:
+            names = [arg for arg in choice.args if isinstance(arg, str)]
+            missing = [name for name in names if name not in program.buffers]
+            for name in missing:
+                yield f"step {step.name} uses {name}, and there is no such buffer"
+            for name in set(choice.writes) - set(names):
+                yield f"step {step.name} writes {name}, which it is not given"
             if choice.kernel not in program.kernels:
                 yield f"step {step.name} runs {choice.kernel}, and there is no such kernel"
-            for arg in choice.args:
-                if isinstance(arg, str) and arg not in program.buffers:
-                    yield f"step {step.name} uses {arg}, and there is no such buffer"
+            elif not missing:
+                yield from _arguments(program, step, choice)
+
+
+def _arguments(program: Program, step: Step, choice: Choice) -> Iterator[str]:
+    stated = program.kernels[choice.kernel].args
+    given = tuple(
+        program.buffers[arg].type.dtype.name if isinstance(arg, str) else DIM for arg in choice.args
+    )
+    if stated is not None and stated != given:
+        yield (
+            f"step {step.name} runs {choice.kernel} with {', '.join(given)};"
+            f" it takes {', '.join(stated)}"
+        )
+
+
+def _order(program: Program) -> Iterator[str]:
+    """What is read before anything wrote it, or written though it belongs to somebody else.
+
+    Of a step's choices one runs, and which is known with the sizes: what one of them writes counts
+    as written.
+    """
+    written = {n for n, b in program.buffers.items() if b.role not in ("output", "temp")}
+    for step in program.steps:
+        for choice in step.choices:
+            for name in choice.args:
+                if isinstance(name, str) and name not in written and name not in choice.writes:
+                    yield f"step {step.name} reads {name}, which no step before it writes"
+            for name in choice.writes:
+                role = program.buffers[name].role
+                if role in ("input", "weight"):
+                    yield f"step {step.name} writes {name}, whose role is {role}"
+        written.update(name for choice in step.choices for name in choice.writes)
+    for name in program.outputs:
+        if name not in written:
+            yield f"output {name} is written by no step"

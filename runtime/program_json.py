@@ -13,6 +13,10 @@ from ..ir.program import Buffer, Check, Choice, Kernel, Program, Step
 from ..ir.types import DTYPES, TensorType
 from .check_program import check_program
 
+# what reading data of a wrong form ends in; the last two: nested or large beyond all bounds
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, TilewrightError)
+_DAMAGE = (*_DAMAGE, ArithmeticError, RecursionError)
+
 
 def program_to_json(program: Program) -> dict[str, Any]:
     """Everything but binaries and sources, which are files of their own."""
@@ -43,7 +47,7 @@ def program_from_json(
         program = _program(data, blobs, source_of)
     except ArtifactError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, TilewrightError) as error:
+    except _DAMAGE as error:
         raise ArtifactError(
             "the stored program is damaged",
             where="program.json",
@@ -92,6 +96,7 @@ def _step(step: Step) -> dict[str, Any]:
                 # a buffer's name and a dim are told apart by the key
                 "args": [{"buffer": a} if isinstance(a, str) else {"dim": _dim(a)} for a in c.args],
                 "grid": [_dim(d) for d in c.grid],
+                "writes": list(c.writes),
             }
             for c in step.choices
         ],
@@ -192,8 +197,13 @@ def _read_kernel(data: Any, source_of: Callable[[str], str]) -> Kernel:
     numbers: dict[str, Any] = {
         k: int(data[k]) for k in ("num_warps", "shared_bytes", "scratch_bytes")
     }
+    args = data["args"]
     return Kernel(
-        **texts, **numbers, source=source_of(texts["name"]), options=frozen(data["options"])
+        **texts,
+        **numbers,
+        source=source_of(texts["name"]),
+        options=frozen(data["options"]),
+        args=None if args is None else tuple(map(_text, args)),
     )
 
 
@@ -205,6 +215,7 @@ def _read_step(data: Any, dims: _Dims) -> Step:
             None if c["hi"] is None else int(c["hi"]),
             tuple(_text(a["buffer"]) if "buffer" in a else dims(a["dim"]) for a in c["args"]),
             tuple(map(dims, c["grid"])),
+            tuple(map(_text, c["writes"])),
         )
         for c in data["choices"]
     )

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from tilewright.ir.dim import Symbol, floordiv, maximum, symbol
 from tilewright.ir.errors import ArtifactError
 from tilewright.ir.layout import KVLayout, LayerKV
-from tilewright.ir.program import ALIGNMENT, Buffer, Choice, Kernel, Program, Step
+from tilewright.ir.program import ALIGNMENT, DIM, Buffer, Choice, Kernel, Program, Step
 from tilewright.ir.types import TensorType, bf16, f16, f32
 from tilewright.runtime import artifact as module
 from tilewright.runtime.artifact import (
@@ -38,27 +38,31 @@ def sample_program() -> Program:
         Buffer("w", TensorType((3, 5), bf16), "weight", layout="panels32"),
         Buffer("b", TensorType((7,), f16), "weight"),
         Buffer("s", TensorType((), f32), "weight"),
-        Buffer("kv", TensorType((PAGES, 2), bf16), "state"),
+        Buffer("kv", TensorType((PAGES, 2, 2, 16, 64), bf16), "state"),
         Buffer("tmp", TensorType((floordiv(T + 3, 4), 3), f32), "temp", 64 * maximum(T, 7)),
         Buffer("y", TensorType((T,), f32), "output"),
     ]
     kernels = [
         Kernel("k_a", "cpp", "1f", "// source a", "lib", "reduce", options={"lanes": (1, 2)}),
-        Kernel("k_b", "cpp", "2f", "// source b", "lib", "contract"),
+        Kernel(
+            "k_b", "cpp", "2f", "// source b", "lib", "contract", args=("f32", "bf16", DIM, DIM)
+        ),
+        Kernel("k_c", "cpp", "3f", "// source c", "lib", "contract"),
     ]
+    k1_reads, k1_writes = ("b", "s"), ("kv", "tmp", "y")
     steps = (
         Step(
             "k0",
             (
                 Choice("k_a", 0, 15, ("x", "w", T, T * T)),
-                Choice("k_b", 16, None, ("x", "y"), (T, 2)),
+                Choice("k_b", 16, None, ("x", "w", T, 2), (T, 2)),
             ),
             select=T,
             loc="layers.0",
             traffic=12 * T,
             operations=T * T,
         ),
-        Step("k1", (Choice("k_b", 0, None, ("b", "s", "kv", "tmp", "y", 4)),)),
+        Step("k1", (Choice("k_c", 0, None, (*k1_reads, *k1_writes, 4), writes=k1_writes),)),
     )
     return Program(
         name="sample",

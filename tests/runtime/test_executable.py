@@ -112,14 +112,18 @@ def affine(blob, **changes) -> Program:
         steps=(
             Step(
                 "k0",
-                (Choice("scale", 0, None, ("x", "w", "t", B, N)),),
+                (Choice("scale", 0, None, ("x", "w", "t", B, N), writes=("t",)),),
                 B,
                 "first",
                 12 * B * N,
                 B * N,
             ),
-            Step("k1", (Choice("accumulate", 0, 100, ("t", "s", "z", B, N)),), B),
-            Step("k2", (Choice("widen", 0, None, ("h", "o", 2 * B)),)),
+            Step(
+                "k1",
+                (Choice("accumulate", 0, 100, ("t", "s", "z", B, N), writes=("s", "z")),),
+                B,
+            ),
+            Step("k2", (Choice("widen", 0, None, ("h", "o", 2 * B), writes=("o",)),)),
         ),
         arena_bytes=64 * B + 4 * B * N,
         blobs={"tiny": blob},
@@ -307,7 +311,8 @@ def test_a_program_that_is_not_whole(library):
 
 def test_a_size_no_kernel_covers(library, rng):
     program = affine(library)
-    steps = (replace(program.steps[0], choices=(replace(program.steps[0].choices[0], hi=5),)),)
+    first = replace(program.steps[0], choices=(replace(program.steps[0].choices[0], hi=5),))
+    steps = (first, *program.steps[1:])
     exe = Executable(replace(program, steps=steps), WEIGHTS, CpuDevice())
     exe(*inputs(rng, 5))
     with pytest.raises(

@@ -1,0 +1,77 @@
+"""Whether a program's memory plan holds at given sizes: buffers in the arena, none over another.
+
+A plan is made for all sizes at once, by proof. This looks at the numbers of one binding, so that
+neither a damaged program nor a fault of a proof writes over what is not its own.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..ir.dim import Dim
+from ..ir.errors import ArtifactError
+from ..ir.program import ALIGNMENT, Program
+
+MAX_BYTES = 1 << 62  # addresses and sizes are 64-bit integers with a sign
+
+
+class MemoryCheck:
+    """Checks the places of the temporary buffers of one program."""
+
+    def __init__(self, program: Program):
+        self._temps = [b for b in program.buffers.values() if b.role == "temp"]
+        self.sizes: list[Dim] = [b.type.nbytes for b in self._temps]
+        index = {b.name: i for i, b in enumerate(self._temps)}
+        first, last = {}, {}
+        for number, step in enumerate(program.steps):
+            for choice in step.choices:
+                for i in (index[a] for a in choice.args if isinstance(a, str) and a in index):
+                    first.setdefault(i, number)
+                    last[i] = number
+        # pairs that are in use at the same time, in the order in which they come into use
+        self._pairs = np.array(_overlapping(first, last), np.int64).reshape(-1, 2)
+
+    def check(
+        self, offsets: Sequence[int], sizes: Sequence[int], arena_bytes: int, values: object
+    ) -> None:
+        """ArtifactError when a buffer leaves the arena, or meets one that is in use."""
+        wild = [n for n in (*offsets, *sizes, arena_bytes) if not 0 <= n < MAX_BYTES]
+        if wild:
+            raise _error([f"a size or an offset is {wild[0]}"], values)
+        start, size = np.array(offsets, np.int64), np.array(sizes, np.int64)
+        end = start + size
+        problems = [
+            f"{self._temps[i].name} lies at {start[i]} to {end[i]} in an arena of {arena_bytes}"
+            for i in np.flatnonzero(end > arena_bytes)
+        ]
+        problems += [
+            f"{self._temps[i].name} lies at {start[i]}, which is no multiple of {ALIGNMENT}"
+            for i in np.flatnonzero(start % ALIGNMENT)
+        ]
+        a, b = self._pairs.T
+        meet = (start[a] < end[b]) & (start[b] < end[a]) & (size[a] > 0) & (size[b] > 0)
+        problems += [
+            f"{self._temps[i].name} at {start[i]} to {end[i]} and {self._temps[j].name} at"
+            f" {start[j]} to {end[j]} are in use at the same time"
+            for i, j in self._pairs[meet]
+        ]
+        if problems:
+            raise _error(problems, values)
+
+
+def _overlapping(first: dict[int, int], last: dict[int, int]) -> list[tuple[int, int]]:
+    pairs, alive = [], []
+    for i in sorted(first, key=first.__getitem__):
+        alive = [j for j in alive if last[j] >= first[i]]
+        pairs += [(j, i) for j in alive]
+        alive.append(i)
+    return pairs
+
+
+def _error(problems: Sequence[str], values: object) -> ArtifactError:
+    return ArtifactError(
+        "the program's buffers do not fit its memory",
+        where=f"sizes {values}",
+        facts="\n".join(problems[:10]),
+        fix="build it again; if that does not help it is a fault of the compiler: please report it",
+    )
