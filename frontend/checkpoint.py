@@ -13,6 +13,7 @@ from ..ir.errors import CheckpointError, UnsupportedModel
 from ..ir.types import DType, f32
 from . import gguf, gguf_config, gguf_model, gguf_tokenizer, safetensors, tokenizer
 from .dtypes import FROM_TORCH, TO_TORCH, from_torch
+from .fit import check_fit, warn_unused
 from .weights import LazyArray
 
 
@@ -179,21 +180,13 @@ def _match(
     if get_model_conversion_mapping(module, add_legacy=False):
         return None
     prefix = f"{module.base_model_prefix}." if module.base_model_prefix else ""
-    arrays, missing = {}, []
-    for name, parameter in module.named_parameters():
+    keys, missing = {}, []
+    for name, _ in module.named_parameters():
         key = name if name in stored else name.removeprefix(prefix)
-        if key not in stored:
+        if key in stored:
+            keys[name] = key
+        else:
             missing.append(name)
-            continue
-        array = stored[key]
-        if array.shape != tuple(parameter.shape):
-            raise CheckpointError(
-                "a weight has the wrong shape",
-                where=f"{folder}, {key!r}",
-                facts=f"it is {list(array.shape)}, config.json asks for {list(parameter.shape)}",
-                fix="config.json and the weights are of different models: copy both again",
-            )
-        arrays[name] = array.astype(from_torch(parameter.dtype))
     if len(missing) == len(list(module.named_parameters())):
         return None
     if missing:
@@ -203,7 +196,11 @@ def _match(
             facts=f"{len(missing)} are missing: {', '.join(missing[:6])}",
             fix="copy or download the missing shards",
         )
-    return arrays
+    check_fit(module, keys, stored, folder)
+    return {
+        name: stored[keys[name]].astype(from_torch(parameter.dtype))
+        for name, parameter in module.named_parameters()
+    }
 
 
 def _load_with_transformers(module: Any, folder: Path, dtype: DType) -> Any:
@@ -224,6 +221,7 @@ def _load_with_transformers(module: Any, folder: Path, dtype: DType) -> Any:
             facts=f"{len(absent)} are missing: {', '.join(absent[:6])}",
             fix="copy or download the missing shards",
         )
+    warn_unused(loaded, report["unexpected_keys"], folder)
     return loaded.eval()
 
 

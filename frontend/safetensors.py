@@ -1,26 +1,59 @@
 """Reading of safetensors files and sharded folders: headers at once, arrays from a memory map."""
 
 import json
+import logging
 import mmap
-import struct
-from dataclasses import dataclass
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..ir.errors import CheckpointError
-from ..ir.types import SAFETENSORS
+from ..ir.errors import MAX_LISTED, CheckpointError, listed, shown
+from ..ir.safetensors import (
+    MAX_HEADER_BYTES,
+    DamagedHeader,
+    Entry,
+    read_header,
+    strict_json,
+)
 from .weights import LazyArray
 
-MAX_HEADER_BYTES = 100_000_000  # the format's own bound
+MAX_JSON_BYTES = MAX_HEADER_BYTES  # of an index, which names as many tensors, or a config
+MAX_NAME = 255  # bytes of a file's name, on every system
+
+_log = logging.getLogger("tilewright.frontend")
 
 
 def read_safetensors(path: Path) -> dict[str, LazyArray]:
     """Name -> array for one file. Raises `CheckpointError` if it is damaged."""
     data = _map(path)
-    header = _Header.parse(path, data)
-    return {name: header.array(name, entry) for name, entry in header.entries.items()}
+    try:
+        entries = read_header(data)
+    except DamagedHeader as error:
+        raise CheckpointError(
+            error.what,
+            where=str(path),
+            facts=error.facts,
+            fix="copy or download the file again and compare its size with the source",
+        ) from error
+    odd = [entry.name for entry in entries.values() if not entry.is_aligned]
+    if odd:
+        _log.warning(
+            "%s: %d tensors start at odd addresses, the first is %s: they are copied when read",
+            path,
+            len(odd),
+            shown(odd[0]),
+        )
+    return {name: _array(data, entry) for name, entry in entries.items()}
+
+
+def _array(data: Any, entry: Entry) -> LazyArray:
+    def read() -> np.ndarray:
+        flat = np.frombuffer(data, entry.dtype.numpy, entry.count, entry.begin)
+        return np.require(flat, requirements="A").reshape(entry.shape)
+
+    return LazyArray(entry.shape, entry.dtype, read)
 
 
 def read_folder(folder: Path) -> dict[str, LazyArray]:
@@ -41,42 +74,84 @@ def read_folder(folder: Path) -> dict[str, LazyArray]:
         found = read_safetensors(file)
         twice = sorted(found.keys() & arrays.keys())
         if twice:
-            raise CheckpointError(
-                "two files hold the same weight",
-                where=str(folder),
-                facts=f"{twice[0]!r} is in {file.name} and in a file before it",
-                fix="keep one set of files, or add model.safetensors.index.json",
-            )
+            raise _twice(folder, [f"{shown(n)} is in {file.name} and before it" for n in twice])
         arrays |= found
     return arrays
 
 
 def _read_shards(folder: Path, index: Path) -> dict[str, LazyArray]:
-    table = read_json(index).get("weight_map")
+    """What the index promises, each weight from the one shard that holds it."""
+    table = read_json(index, strict=True).get("weight_map")
     if not isinstance(table, dict):
+        raise _bad_index(index, ["it has no 'weight_map' object"])
+    odd = [
+        f"weight {shown(name)} is said to be in {shown(file)}, which is no plain file name"
+        for name, file in table.items()
+        if not _is_plain(file)
+    ]
+    if odd:
+        raise _bad_index(index, odd)
+    files = sorted(set(table.values()))
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
         raise CheckpointError(
-            "malformed index of shards", where=str(index), facts="it has no 'weight_map' object"
+            "a weight file is missing",
+            where=str(folder),
+            facts=f"{len(missing)} of {len(files)}: {', '.join(missing[:MAX_LISTED])}",
+            fix="copy or download it again",
         )
-    shards: dict[str, dict[str, LazyArray]] = {}
-    arrays = {}
-    for name, file in table.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise CheckpointError(
-                "malformed index of shards",
-                where=str(index),
-                facts=f"weight {name!r} is said to be in {file!r}, which is no plain file name",
-            )
-        if file not in shards:
-            shards[file] = read_safetensors(folder / file)
-        if name not in shards[file]:
-            raise CheckpointError(
-                "a shard lacks a weight that the index promises",
-                where=str(folder / file),
-                facts=f"{name!r} is not among its {len(shards[file])} tensors",
-                fix="copy or download the shard again",
-            )
-        arrays[name] = shards[file][name]
-    return arrays
+    shards = {file: read_safetensors(folder / file) for file in files}
+    problems = [
+        f"{shown(name)} is not among the {len(shards[file])} tensors of {file}"
+        for name, file in table.items()
+        if name not in shards[file]
+    ]
+    if problems:
+        raise CheckpointError(
+            "a shard lacks a weight that the index promises",
+            where=str(index),
+            facts=listed(problems),
+            fix="copy or download the shard again",
+        )
+    twice = [
+        f"{shown(name)} is in {file}, the index says in {table[name]}"
+        for file, arrays in shards.items()
+        for name in arrays
+        if table.get(name, file) != file
+    ]
+    if twice:
+        raise _twice(folder, twice)
+    # a tensor that the index leaves out is there all the same
+    return {name: array for arrays in shards.values() for name, array in arrays.items()}
+
+
+def _is_plain(file: Any) -> bool:
+    """Whether `file` is the name of a file in the folder itself."""
+    return (
+        isinstance(file, str)
+        and 0 < len(file.encode("utf-8", "replace")) <= MAX_NAME
+        and file.isprintable()
+        and Path(file).name == file
+        and file != ".."
+    )
+
+
+def _bad_index(index: Path, problems: list[str]) -> CheckpointError:
+    return CheckpointError(
+        "malformed index of shards",
+        where=str(index),
+        facts=listed(problems),
+        fix="copy it again from where the weights are from",
+    )
+
+
+def _twice(folder: Path, facts: list[str]) -> CheckpointError:
+    return CheckpointError(
+        "two files hold the same weight",
+        where=str(folder),
+        facts=listed(facts),
+        fix="keep one set of files, or add model.safetensors.index.json",
+    )
 
 
 def _no_weights(folder: Path) -> CheckpointError:
@@ -98,10 +173,18 @@ def _no_weights(folder: Path) -> CheckpointError:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; `CheckpointError` names line and column when it is damaged."""
+def read_json(path: Path, *, strict: bool = False) -> dict[str, Any]:
+    """The object in a JSON file; `CheckpointError` names line and column when it is damaged.
+
+    `strict` refuses a name that is there twice; else the last counts, as in transformers.
+    """
     try:
-        value = json.loads(path.read_text("utf-8"))
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ValueError(
+                f"it has {path.stat().st_size} bytes, at most {MAX_JSON_BYTES} are read"
+            )
+        text = path.read_text("utf-8")
+        value = strict_json(text) if strict else json.loads(text)
     except OSError as error:
         raise CheckpointError(
             "a file of the checkpoint cannot be read",
@@ -111,7 +194,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
-            "malformed JSON", where=str(path), facts=str(error), fix="copy the file again"
+            "malformed JSON", where=str(path), facts=str(error)[:300], fix="copy the file again"
         ) from None
     if not isinstance(value, dict):
         raise CheckpointError(
@@ -122,74 +205,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _map(path: Path) -> mmap.mmap:
+def _map(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointError(
             "a weight file is missing", where=str(path), fix="copy or download it again"
         )
-    if path.stat().st_size < 8:
-        raise _damaged(path, f"it has {path.stat().st_size} bytes; the header's length takes 8")
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _damaged(path: Path, facts: str) -> CheckpointError:
-    return CheckpointError(
-        "damaged or truncated safetensors file",
-        where=str(path),
-        facts=facts,
-        fix="copy or download the file again and compare its size with the source",
-    )
-
-
-@dataclass(frozen=True)
-class _Header:
-    path: Path
-    data: mmap.mmap
-    start: int  # where the arrays begin
-    entries: dict[str, dict[str, Any]]
-
-    @classmethod
-    def parse(cls, path: Path, data: mmap.mmap) -> "_Header":
-        (length,) = struct.unpack_from("<Q", data, 0)
-        if length > MAX_HEADER_BYTES or 8 + length > len(data):
-            raise _damaged(path, f"a header of {length} bytes in a file of {len(data)}")
-        try:
-            entries = json.loads(data[8 : 8 + length])
-        except (ValueError, RecursionError) as error:
-            raise _damaged(path, f"its header is not JSON: {error}") from None
-        if not isinstance(entries, dict):
-            raise _damaged(path, "its header is not a JSON object")
-        entries.pop("__metadata__", None)
-        return cls(path, data, 8 + length, entries)
-
-    def array(self, name: str, entry: Any) -> LazyArray:
-        try:
-            kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        except (KeyError, TypeError, ValueError):
-            raise _damaged(self.path, f"the entry of {name!r} is {entry!r}") from None
-        if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-            raise _damaged(self.path, f"the entry of {name!r} is {entry!r}")
-        if kind not in SAFETENSORS:
-            raise CheckpointError(
-                f"weights of dtype {kind} are not read",
-                where=f"{self.path}, {name!r}",
-                facts=f"dtypes read: {', '.join(SAFETENSORS)}",
-            )
-        dtype = SAFETENSORS[kind]
-        expected = dtype.nbytes
-        for extent in shape:
-            expected *= extent
-        if end - begin != expected or self.start + end > len(self.data):
-            raise _damaged(
-                self.path,
-                f"{name!r}, {dtype}{list(shape)}, takes {expected} bytes; its place is {begin} to "
-                f"{end} of {len(self.data) - self.start}",
-            )
-        offset, count = self.start + begin, expected // dtype.nbytes
-
-        def read() -> np.ndarray:
-            flat = np.frombuffer(self.data, dtype.numpy, count=count, offset=offset)
-            return flat.reshape(shape)
-
-        return LazyArray(shape, dtype, read)
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return b""  # nothing can be mapped of an empty file
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise CheckpointError(
+            "a weight file cannot be read",
+            where=str(path),
+            facts=str(error.strerror),
+            fix="check who may read it",
+        ) from error

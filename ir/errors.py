@@ -99,3 +99,18 @@ class RequestError(TilewrightError):
 
 class OptionError(TilewrightError):
     """An option, switch or setting is unknown or has a value out of its domain."""
+
+
+MAX_LISTED = 10  # problems that one message shows
+
+
+def listed(problems: list[str]) -> str:
+    """The first problems as lines, and how many there are besides."""
+    more = len(problems) - MAX_LISTED
+    return "\n".join([*problems[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def shown(value: object, limit: int = 100) -> str:
+    """`value` as text of bounded length, for messages about files that may hold anything."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."

@@ -7,7 +7,7 @@ checked when sizes are bound: runtime/check_sizes.py.
 from collections.abc import Iterator
 
 from ..ir.dim import Dim, symbols_of
-from ..ir.errors import ArtifactError
+from ..ir.errors import ArtifactError, listed
 from ..ir.program import DIM, FAULT_BYTES, Buffer, Choice, Program, Step
 from ..ir.types import i64
 
@@ -32,10 +32,9 @@ def check_program(program: Program) -> None:
     if not problems:
         problems = list(_order(program))  # names are known to be there
     if problems:
-        more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
         raise ArtifactError(
             f"program {program.name[:MAX_NAME]} is not whole",
-            facts="\n".join(problem[: 3 * MAX_NAME] for problem in problems[:10]) + more,
+            facts=listed([problem[: 3 * MAX_NAME] for problem in problems]),
             fix="build it again",
         )
 

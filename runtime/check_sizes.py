@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..ir.dim import Dim
-from ..ir.errors import ArtifactError
+from ..ir.errors import ArtifactError, listed
 from ..ir.program import ALIGNMENT, Program
 
 MAX_BYTES = 1 << 62  # addresses and sizes are 64-bit integers with a sign
@@ -68,10 +68,10 @@ def _overlapping(first: dict[int, int], last: dict[int, int]) -> list[tuple[int,
     return pairs
 
 
-def _error(problems: Sequence[str], values: object) -> ArtifactError:
+def _error(problems: list[str], values: object) -> ArtifactError:
     return ArtifactError(
         "the program's buffers do not fit its memory",
         where=f"sizes {values}",
-        facts="\n".join(problems[:10]),
+        facts=listed(problems),
         fix="build it again; if that does not help it is a fault of the compiler: please report it",
     )

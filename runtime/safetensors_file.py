@@ -13,9 +13,9 @@ import numpy as np
 
 from ..ir.errors import ArtifactError
 from ..ir.program import ALIGNMENT
+from ..ir.safetensors import DamagedHeader, read_header
 from ..ir.types import SAFETENSORS, DType, dtype_of
 
-MAX_HEADER_BYTES = 100_000_000  # the format's own bound
 PAD = "__pad_"
 _OF = {dtype: name for name, dtype in SAFETENSORS.items()}
 
@@ -71,51 +71,21 @@ def read_safetensors(data: Any, where: str) -> dict[str, np.ndarray]:
 
     ArtifactError when the header does not describe exactly the bytes there are.
     """
-    size = len(data)
-    if size < 8:
-        raise _damaged(where, f"it has {size} bytes, and a header begins with 8")
-    (length,) = struct.unpack("<Q", data[:8])
-    if length > min(size - 8, MAX_HEADER_BYTES):
-        raise _damaged(where, f"its header claims {length} bytes of {size}")
     try:
-        header = json.loads(bytes(data[8 : 8 + length]))
-    except (ValueError, RecursionError) as error:
-        raise _damaged(where, f"its header is no JSON: {error}") from error
-    if not isinstance(header, dict):
-        raise _damaged(where, "its header is no JSON object")
-    start = 8 + length
-    arrays = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        dtype, shape, begin, end = _read_entry(name, entry, where)
-        if not 0 <= begin <= end <= size - start or end - begin != _nbytes(shape, dtype):
-            raise _damaged(
-                where,
-                f"{name} is {dtype}{list(shape)} at bytes {begin} to {end} of {size - start}",
-            )
-        if not name.startswith(PAD):
-            flat = np.frombuffer(data, dtype.numpy, (end - begin) // dtype.nbytes, start + begin)
-            arrays[name] = flat.reshape(shape)
-    return arrays
+        entries = read_header(data)
+    except DamagedHeader as error:
+        raise ArtifactError(
+            "the weights are damaged", where=where, facts=error.facts, fix="copy the artifact again"
+        ) from error
+    return {
+        e.name: np.frombuffer(data, e.dtype.numpy, e.count, e.begin).reshape(e.shape)
+        for e in entries.values()
+        if not e.name.startswith(PAD)
+    }
 
 
 def _entry(dtype: str, shape: tuple[int, ...], begin: int, end: int) -> dict[str, Any]:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
-
-
-def _read_entry(name: str, entry: Any, where: str) -> tuple[DType, tuple[int, ...], int, int]:
-    if isinstance(entry, dict) and entry.get("dtype") in SAFETENSORS:
-        shape: Any = entry.get("shape")
-        offsets: Any = entry.get("data_offsets")
-        if _are_counts(shape) and _are_counts(offsets) and len(offsets) == 2 and len(shape) <= 64:
-            return SAFETENSORS[entry["dtype"]], tuple(shape), *offsets
-    raise _damaged(where, f"the entry of {name[:100]} is {str(entry)[:200]}")
-
-
-def _are_counts(value: Any) -> bool:
-    # a bool is an int in Python, and not one here
-    return isinstance(value, list) and all(type(v) is int and 0 <= v < 1 << 62 for v in value)
 
 
 def _nbytes(shape: tuple[int, ...], dtype: DType) -> int:
@@ -123,9 +93,3 @@ def _nbytes(shape: tuple[int, ...], dtype: DType) -> int:
     for size in shape:
         total *= size
     return total
-
-
-def _damaged(where: str, facts: str) -> ArtifactError:
-    return ArtifactError(
-        "the weights are damaged", where=where, facts=facts, fix="copy the artifact again"
-    )

@@ -157,7 +157,7 @@ def test_odd_metadata_of_a_gguf(tmp_path, key, kind, value, says):
         ({"hidden_size": "x"}, "config cannot be read"),
         ({"rope_parameters": 3}, "config cannot be read|cannot be made"),
         ({"num_attention_heads": 0}, "config cannot be read|cannot be made"),
-        ({"vocab_size": 7}, "a weight has the wrong shape"),
+        ({"vocab_size": 7}, "has the wrong shape"),
         ({"architectures": 3}, "not a causal language model"),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "saved as BertForMaskedLM"),
         ({"model_type": "t5"}, "has an encoder and a decoder"),

@@ -321,7 +321,7 @@ def test_a_truncated_safetensors_file(folder, tmp_path):
     path = copy(folder, tmp_path)
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    with pytest.raises(CheckpointError, match=r"truncated safetensors(.|\n)*its place is"):
+    with pytest.raises(CheckpointError, match=r"truncated safetensors(.|\n)*is at .* bytes"):
         capture_causal_lm(path)
     weights.write_bytes(b"\xff" * 16)
     with pytest.raises(CheckpointError, match=r"truncated safetensors(.|\n)*a header of"):

@@ -325,12 +325,12 @@ def test_zips_of_others(tmp_path):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"w": {"dtype": "BF16", "shape": [3, 5], "data_offsets": [0, 1 << 40]}}, "at bytes 0 to"),
-        ({"w": {"dtype": "BF16", "shape": [1 << 61, 8], "data_offsets": [0, 30]}}, "at bytes 0 to"),
-        ({"w": {"dtype": "BF16", "shape": [3, -5], "data_offsets": [0, 30]}}, "the entry of w"),
-        ({"w": {"dtype": "X", "shape": [3], "data_offsets": [0, 30]}}, "the entry of w"),
-        ({"w": {"dtype": "BF16", "shape": [15], "data_offsets": [30, 0]}}, "at bytes 30 to 0"),
-        ([], "no JSON object"),
+        ({"w": {"dtype": "BF16", "shape": [3, 5], "data_offsets": [0, 1 << 40]}}, "place is 0 to"),
+        ({"w": {"dtype": "BF16", "shape": [1 << 61, 8], "data_offsets": [0, 30]}}, "place is 0 to"),
+        ({"w": {"dtype": "BF16", "shape": [3, -5], "data_offsets": [0, 30]}}, "the entry of 'w'"),
+        ({"w": {"dtype": "X", "shape": [15], "data_offsets": [0, 30]}}, "'w' has the dtype 'X'"),
+        ({"w": {"dtype": "BF16", "shape": [15], "data_offsets": [30, 0]}}, "place is 30 to 0"),
+        ([], "not a JSON object"),
     ],
 )
 def test_headers_of_weights_are_not_trusted(header, message):
@@ -340,9 +340,9 @@ def test_headers_of_weights_are_not_trusted(header, message):
     data = len(text).to_bytes(8, "little") + text + bytes(30)
     with pytest.raises(ArtifactError, match=message):
         read_safetensors(data, "weights.safetensors")
-    with pytest.raises(ArtifactError, match="its header claims"):
+    with pytest.raises(ArtifactError, match="a header of 1152921504606846976 bytes"):
         read_safetensors((1 << 60).to_bytes(8, "little") + data, "weights.safetensors")
-    with pytest.raises(ArtifactError, match="has 3 bytes"):
+    with pytest.raises(ArtifactError, match="it has 3 bytes"):
         read_safetensors(b"abc", "weights.safetensors")
 
 
