@@ -94,10 +94,13 @@ def _divide_frequencies(module: torch.nn.Module, divisors: np.ndarray, where: st
 
 def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     config = _read_config(folder)
+    # every token that a file calls an end: chat models name that of a turn in one of them alone,
+    # and the tokenizer's own comes when it is read
     eos = _ids(config)
     generation = folder / "generation_config.json"
     if generation.is_file():
-        eos = _as_ids(safetensors.read_json(generation).get("eos_token_id"), generation) or eos
+        more = _as_ids(safetensors.read_json(generation).get("eos_token_id"), generation)
+        eos = tuple(dict.fromkeys((*more, *eos)))
     stored = safetensors.read_folder(folder)
     _check_layers(config, len(stored), folder)
     own = FROM_TORCH.get(config.dtype) if isinstance(config.dtype, torch.dtype) else None
@@ -111,7 +114,7 @@ def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
 
 
 def _read_config(folder: Path) -> Any:
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
 
     file = folder / "config.json"
     if not file.is_file():
@@ -139,14 +142,18 @@ def _read_config(folder: Path) -> Any:
             facts=f"quantization_config names {method!r}",
             fix="give the unquantized checkpoint, or a .gguf file",
         )
-    if "auto_map" in fields and "model_type" not in fields:
+    if fields.get("auto_map") and fields.get("model_type") not in CONFIG_MAPPING:
         raise CheckpointError(
             "the model's code is part of the checkpoint, and running it is not safe",
             where=str(file),
+            facts=f"transformers has no model_type {fields.get('model_type')!r}; auto_map names"
+            f" {fields['auto_map']}"[:300],
             fix="load it in transformers yourself and pass the module",
         )
     try:
-        return AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        return AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # the library's own classes: a field of a wrong type, or no sense
         raise CheckpointError(
             "the model's config cannot be read",
@@ -180,13 +187,20 @@ def _match(
     if get_model_conversion_mapping(module, add_legacy=False):
         return None
     prefix = f"{module.base_model_prefix}." if module.base_model_prefix else ""
+    names: dict[int, list[str]] = {}  # a parameter -> what it is called, once a place it is used
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
     keys, missing = {}, []
-    for name, _ in module.named_parameters():
-        key = name if name in stored else name.removeprefix(prefix)
-        if key in stored:
-            keys[name] = key
-        else:
+    for name, parameter in module.named_parameters():
+        known = names[id(parameter)]
+        stored_as = [k for n in known for k in (n, n.removeprefix(prefix)) if k in stored]
+        if not stored_as:
             missing.append(name)
+            continue
+        key = stored_as[0]
+        for other in dict.fromkeys(stored_as[1:]):
+            _require_same(stored[key], stored[other], key, other, folder)
+        keys[name] = key
     if len(missing) == len(list(module.named_parameters())):
         return None
     if missing:
@@ -203,13 +217,28 @@ def _match(
     }
 
 
+def _require_same(one: LazyArray, two: LazyArray, name: str, other: str, folder: Path) -> None:
+    """CheckpointError unless two names of one parameter hold the same."""
+    if one.shape != two.shape or not np.array_equal(one.load(), two.load()):
+        raise CheckpointError(
+            "the config does not fit the weights",
+            where=str(folder),
+            facts=f"config.json ties {name!r} and {other!r}, and the two differ",
+            fix='if they are meant to differ, set "tie_word_embeddings": false in config.json',
+        )
+
+
 def _load_with_transformers(module: Any, folder: Path, dtype: DType) -> Any:
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)  # its table of missing weights: the error below names them
     try:
         loaded, report = type(module).from_pretrained(
-            str(folder), dtype=TO_TORCH[dtype], local_files_only=True, output_loading_info=True
+            str(folder),
+            dtype=TO_TORCH[dtype],
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
     finally:
         logger.setLevel(level)
@@ -240,7 +269,9 @@ def empty_module(config: Any, dtype: DType, where: str) -> Any:
     _check_sizes(config.get_text_config(), where)
     try:
         with init_empty_weights(include_buffers=False):
-            module = AutoModelForCausalLM.from_config(config, dtype=TO_TORCH[dtype])
+            module = AutoModelForCausalLM.from_config(
+                config, dtype=TO_TORCH[dtype], trust_remote_code=False
+            )
         module.tie_weights()
         return _with_storage(module)
     except Exception as error:  # sizes that fit nothing end in errors of many kinds

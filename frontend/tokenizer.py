@@ -74,31 +74,31 @@ def from_folder(folder: Path) -> TokenizerSource:
             raise _missing(str(folder), f"none of {', '.join(_FILES)} is there")
         from transformers import AutoTokenizer
 
-        _refuse_code(folder)
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 str(folder), local_files_only=True, trust_remote_code=False
             )
         except Exception as error:  # the libraries below raise bare Exception for damaged files
-            raise _damaged(str(folder), error) from error
+            raise _own_code(folder) or _damaged(str(folder), error) from error
         return _unwrap(tokenizer, str(folder))
 
     return TokenizerSource(str(folder), load, exists)
 
 
-def _refuse_code(folder: Path) -> None:
-    """CheckpointError when the tokenizer is Python code of the checkpoint's."""
+def _own_code(folder: Path) -> CheckpointError | None:
+    """The error for a tokenizer that is Python code of the checkpoint's, which is never run."""
     file = folder / "tokenizer_config.json"
     fields = read_json(file) if file.is_file() else {}
     code = fields.get("auto_map")
     code = code.get("AutoTokenizer") if isinstance(code, Mapping) else code
-    if code and not (folder / "tokenizer.json").is_file():
-        raise CheckpointError(
-            "the tokenizer's code is part of the checkpoint, and running it is not safe",
-            where=str(file),
-            facts=f"auto_map names {code}"[:300],
-            fix="load it in transformers yourself and pass it, or copy a tokenizer.json beside it",
-        )
+    if not code:
+        return None
+    return CheckpointError(
+        "the tokenizer's code is part of the checkpoint, and running it is not safe",
+        where=str(file),
+        facts=f"auto_map names {code}"[:300],
+        fix="load it in transformers yourself and pass it: LLM(folder, tokenizer=...)",
+    )
 
 
 def _unwrap(tokenizer: Any, where: str) -> LoadedTokenizer:
