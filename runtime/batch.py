@@ -26,11 +26,15 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Batch:
-    """Arrays by the program's names, and whose tokens the logit rows decide, in order."""
+    """Arrays by the program's names, and whose tokens the logit rows decide, in order.
+
+    The rows after those are of places of prompts that are scored: (sequence, place) each.
+    """
 
     arrays: dict[str, np.ndarray]
     wanting: tuple[Sequence, ...]  # row i is of wanting[i]; padded rows come after
     sizes: Sizes
+    scored: tuple[tuple[Sequence, int], ...] = ()
 
 
 def sizes_of(work: Seq[Work], page_size: int) -> Sizes:
@@ -40,7 +44,7 @@ def sizes_of(work: Seq[Work], page_size: int) -> Sizes:
         sum([w.count for w in work]),
         len(work),
         -(-longest // page_size),
-        max(1, sum([w.wants_token for w in work])),
+        max(1, sum([w.wants_token + len(w.scored) for w in work])),
     )
 
 
@@ -84,6 +88,11 @@ def make_batch(
     asking = [i for i, w in enumerate(work) if w.wants_token]
     rows[: len(asking)] = starts[1:][asking] - 1
     wanting = [work[i].sequence for i in asking]
+    places: list[tuple[int, int]] = []
+    if sizes.rows > len(asking):  # else there is no room for any, and this is every decode step
+        places = [(i, place) for i, w in enumerate(work) for place in w.scored]
+        more = [starts[i] + place - firsts[i] for i, place in places]
+        rows[len(asking) : len(asking) + len(more)] = more
     arrays: dict[str, np.ndarray] = {
         layout.INPUT_IDS: ids,
         POSITION_IDS: positions,
@@ -95,7 +104,8 @@ def make_batch(
     }
     if samples:
         arrays |= _sampling(wanting, sizes.rows)
-    return Batch(arrays, tuple(wanting), sizes)
+    scored = tuple((work[i].sequence, place) for i, place in places)
+    return Batch(arrays, tuple(wanting), sizes, scored)
 
 
 def _sampling(wanting: Seq[Sequence], rows: int) -> dict[str, np.ndarray]:

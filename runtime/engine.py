@@ -15,7 +15,7 @@ from ..ir.errors import RequestError, TilewrightError
 from .detokenizer import TextStream
 from .pages import PagePool
 from .runner import Runner, StepResult
-from .sampler import Choice, choose, not_numbers
+from .sampler import Choice, choose, log_probabilities, not_numbers
 from .sampling import SamplingParams
 from .scheduler import Scheduler, Work
 from .sequence import Sequence
@@ -168,6 +168,7 @@ class Engine:
         if work:
             try:
                 result = self.runner.run(work)
+                self._score_prompts(result)
                 choices = self._choose(result)
             except BaseException as error:
                 # what the pages hold after a broken step is not known: all in it must end
@@ -187,6 +188,21 @@ class Engine:
         for sequence in failed:
             self._close(sequence)
         return failed
+
+    def _score_prompts(self, result: StepResult) -> None:
+        """Note the log-probabilities of prompts whose sequences asked for them."""
+        if not result.batch.scored:
+            return
+        logits = result.logits()[len(result.batch.wanting) :]
+        for row, (sequence, place) in zip(logits, result.batch.scored):
+            if sequence.is_finished:
+                continue
+            if not np.isfinite(row.max()):
+                sequence.error = not_numbers(row, sequence)
+                self._finish(sequence, "error")
+                continue
+            count, token = sequence.params.prompt_logprobs or 0, sequence.prompt[place + 1]
+            sequence.prompt_logprobs.append(log_probabilities(row, count, token))
 
     def _choose(self, result: StepResult) -> dict[Sequence, Choice]:
         wanting = result.batch.wanting

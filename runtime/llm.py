@@ -284,24 +284,28 @@ class LLM:
 
     def _output(self, text: str | None, tokens: list[int], group: Seq[Sequence]) -> RequestOutput:
         completions = [self.completion(s, index) for index, s in enumerate(group)]
-        return RequestOutput(str(next(self._ids)), text, tokens, completions)
+        scores = None
+        if (count := group[0].params.prompt_logprobs) is not None:
+            scores = [None, *(self._logprobs(one, count) for one in group[0].prompt_logprobs)]
+        return RequestOutput(
+            str(next(self._ids)), text, tokens, completions, prompt_logprobs=scores
+        )
 
     def completion(self, sequence: Sequence, index: int = 0) -> CompletionOutput:
         """What a sequence has come to so far."""
-        has_logprobs = sequence.params.logprobs is not None
+        count = sequence.params.logprobs
         return CompletionOutput(
             index,
             sequence.text.text if sequence.text is not None else "",
             tuple(sequence.output),
-            sequence.cumulative_logprob if has_logprobs else None,
-            [self._logprobs(one, sequence) for one in sequence.logprobs] if has_logprobs else None,
+            sequence.cumulative_logprob if count is not None else None,
+            None if count is None else [self._logprobs(one, count) for one in sequence.logprobs],
             sequence.finish_reason,
             sequence.stop_reason,
             sequence.error,
         )
 
-    def _logprobs(self, one: Mapping[int, float], sequence: Sequence) -> dict[int, Logprob]:
-        count = sequence.params.logprobs or 0
+    def _logprobs(self, one: Mapping[int, float], count: int) -> dict[int, Logprob]:
         decode = self.tokenizer.decode if self.tokenizer is not None else None
         return {
             token: Logprob(

@@ -42,3 +42,5 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = True
+    # None unless asked for; else an item a token of the prompt, of which the first is None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None

@@ -103,7 +103,8 @@ class ProgramRunner:
         # a pure decode step stays one: as many tokens as sequences
         is_decode = least.tokens == least.seqs
         tokens = seqs if is_decode else self._cap("t", round_up(least.tokens, TOKEN_BUCKETS))
-        rows = self._cap("rows", seqs)
+        # more rows than sequences only where prompts are scored
+        rows = self._cap("rows", round_up(max(seqs, least.rows), SEQ_BUCKETS))
         width = self._cap("width", round_up(least.width, WIDTH_BUCKETS))
         return Sizes(tokens, seqs, width, rows)
 

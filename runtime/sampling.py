@@ -23,7 +23,8 @@ class SamplingParams:
     leaves the likeliest. A logit_bias of minus infinity forbids a token. seed None lets the engine
     choose. stop strings and stop_token_ids end a sequence, as do the model's own end tokens unless
     ignore_eos. max_tokens None is as many as the context holds. logprobs k gives
-    the log-probabilities of the k likeliest tokens and of the chosen one.
+    the log-probabilities of the k likeliest tokens and of the chosen one, prompt_logprobs k the
+    same at each token of the prompt but the first, at the cost of a row of logits for each.
     """
 
     n: int = 1
@@ -41,6 +42,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     logit_bias: Mapping[int, float] | None = None
@@ -89,6 +91,8 @@ class SamplingParams:
             yield from _integers(self, seed=(-(2**63), 2**63 - 1))
         if self.logprobs is not None:
             yield from _integers(self, logprobs=(0, MAX_LOGPROBS))
+        if self.prompt_logprobs is not None:
+            yield from _integers(self, prompt_logprobs=(0, MAX_LOGPROBS))
         yield from _reals(
             self,
             temperature=(0.0, 100.0),

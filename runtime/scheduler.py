@@ -24,6 +24,15 @@ class Work:
         """Whether this reaches the end of what is known, so that a token can be chosen."""
         return self.count == self.sequence.num_pending
 
+    @property
+    def scored(self) -> range:
+        """Places of the prompt whose logits tell how likely the token after them was."""
+        sequence = self.sequence
+        if sequence.params.prompt_logprobs is None:
+            return range(0)
+        end = min(sequence.num_computed + self.count, len(sequence.prompt) - 1)
+        return range(max(sequence.num_computed, len(sequence.prompt_logprobs)), end)
+
 
 class Scheduler:
     """Sequences that wait and run, and the pages they hold."""
@@ -38,6 +47,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # oldest first
         self.num_preemptions = 0
+        self._spare_rows = 0
         self.failed: list[Sequence] = []  # finished with an error; whoever reports them empties it
 
     @property
@@ -57,13 +67,16 @@ class Scheduler:
         A sequence that alone needs more than the pool is finished with OutOfPages as its error.
         """
         budget = self.max_num_batched_tokens
+        # a step has memory for max_num_seqs rows of logits: one for each sequence, and of what is
+        # left one for each token of a prompt that is scored
+        self._spare_rows = self.max_num_seqs - len(self.running)
         plan: dict[Sequence, int] = {}
         preempted = False
         # decode steps first, so that no prefill can starve them; each group oldest first
         for sequence in sorted(self.running, key=lambda s: s.num_pending > 1):
             if sequence.status is not Status.RUNNING or budget == 0:
                 continue  # preempted for an older one just now, or no room in this step
-            count = min(sequence.num_pending, budget)
+            count = self._count(sequence, budget)
             while not self._grow(sequence, sequence.num_computed + count):
                 preempted = True
                 victim = self.running[-1]
@@ -83,6 +96,15 @@ class Scheduler:
             self._admit(plan, budget)
         return [Work(sequence, count) for sequence, count in plan.items()]
 
+    def _count(self, sequence: Sequence, budget: int) -> int:
+        """How many of the sequence's tokens this step computes."""
+        count = min(sequence.num_pending, budget)
+        if sequence.params.prompt_logprobs is not None and Work(sequence, count).scored:
+            # a row for each of the tokens
+            count = min(count, 1 + self._spare_rows)
+            self._spare_rows -= count - 1
+        return count
+
     def _admit(self, plan: dict[Sequence, int], budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             sequence = self.waiting[0]
@@ -91,7 +113,10 @@ class Scheduler:
             spare = min(len(self.running), self.pool.num_pages // 32 + 1)
             if self._pages_for(sequence.length) + spare > self.pool.num_free:
                 return
-            count = min(sequence.num_pending, budget)
+            if self._spare_rows == 0:
+                return
+            self._spare_rows -= 1
+            count = self._count(sequence, budget)
             self.waiting.popleft()
             sequence.status = Status.RUNNING
             self.running.append(sequence)

@@ -42,6 +42,8 @@ class Sequence:
     num_preemptions: int = 0
     cumulative_logprob: float = 0.0
     logprobs: list[dict[int, float]] = field(default_factory=list)
+    # of prompt[1], prompt[2], ..., as far as they are computed; empty unless they were asked for
+    prompt_logprobs: list[dict[int, float]] = field(default_factory=list)
     text: TextStream | None = None
     first_token_seconds: float | None = None  # from arrival
 

@@ -135,7 +135,7 @@ def test_defaults_are_those_callers_know():
     assert SamplingParams(stop="x").stop == ("x",)
     assert replace(params, temperature=0).is_greedy
     assert copy.deepcopy(params) == params
-    assert len(fields(params)) == 19
+    assert len(fields(params)) == 20
 
 
 @pytest.mark.parametrize(
