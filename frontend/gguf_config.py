@@ -140,7 +140,7 @@ def _sizes(facts: _Facts) -> dict[str, Any]:
         if hidden % heads:
             facts.refuse("embedding_length", f"no multiple of {heads} heads, and no key_length")
     if "token_embd.weight" in tensors:
-        rows = tensors["token_embd.weight"].shape[0]
+        rows = (*tensors["token_embd.weight"].shape, 0)[0]  # a number has no rows
         if fields["vocab_size"] not in (None, rows):
             facts.refuse("vocab_size", f"token_embd.weight has {rows} rows")
         fields["vocab_size"] = rows
@@ -213,7 +213,7 @@ def _add_scale(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> No
         large = fields["num_hidden_layers"] == known.large
         scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else head_dim
         if stated > 0:
-            scalar = round(stated**-2)
+            scalar = round(max(stated, 1e-6) ** -2)
             if not scalar or abs(stated * scalar**0.5 - 1) > 1e-5:
                 facts.refuse("attention.scale", "1/sqrt of a whole number is read")
         fields["query_pre_attn_scalar"] = scalar

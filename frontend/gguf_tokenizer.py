@@ -5,6 +5,7 @@ and `tokenize`).
 """
 
 import re
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..ir.errors import CheckpointError
@@ -113,7 +114,9 @@ class _Vocabulary:
         if value is None and name != "tokens":
             return None
         # numbers of one array are of one type
-        good = isinstance(value, list) and len(value) >= least and isinstance(value[0], kind)
+        good = (
+            isinstance(value, list) and len(value) >= max(least, 1) and isinstance(value[0], kind)
+        )
         if good:
             return value[:least] if name != "tokens" else value
         what = f"{len(value)} values" if isinstance(value, list) else repr(value)[:60]
@@ -132,9 +135,10 @@ class _Vocabulary:
         if self.kind != "gpt2":
             return None
         name = self._get("pre", "default")
-        if name not in PRE_TOKENIZERS:
+        known = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
+        if known is None:
             self.problems.append(f"{_KEY}pre is {name!r}, a pre-tokenizer that is not known")
-        return PRE_TOKENIZERS.get(name)
+        return known
 
     def _ends(self) -> tuple[int, ...]:
         named = [self.ids["eos"], *(self._id(f"{name}_token_id") for name in _END_KEYS[1:])]
@@ -215,8 +219,8 @@ def _halves(merge: str) -> tuple[str, str]:
 def _sentencepiece(vocabulary: _Vocabulary) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    if vocabulary.scores is None:
-        vocabulary.problems.append(f"{_KEY}scores is missing: they order the merges")
+    if vocabulary.scores is None or not all(map(isfinite, vocabulary.scores)):
+        vocabulary.problems.append(f"{_KEY}scores is missing or no numbers: they order the merges")
     for number, kind in enumerate(vocabulary.types):
         text = vocabulary.tokens[number]
         if kind == _BYTE and not re.fullmatch("<0x[0-9A-F]{2}>", text):

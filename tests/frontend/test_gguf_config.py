@@ -264,6 +264,17 @@ def test_what_is_stated_and_not_read_is_refused_by_name(tmp_path, facts, message
         config_of(tmp_path, facts=facts)
 
 
+def test_facts_without_sense(tmp_path):
+    """A table of embeddings without rows, and a scale so small that its square is nothing."""
+    model = random_model("llama")
+    tensors = tensors_of(model, "llama") | {"token_embd.weight": np.float32(1)}
+    with pytest.raises(CheckpointError, match="vocab_size is 0, not a positive number"):
+        hf_config(read_gguf(write_model(tmp_path / "m.gguf", model, "llama", tensors=tensors)))
+    for scale in (1e-45, 0.3):
+        with pytest.raises(CheckpointError, match=r"attention\.scale is .* of a whole number"):
+            config_of(tmp_path, "gemma2", "gemma2", {"attention.scale": ("f32", scale)})
+
+
 def test_all_that_is_refused_is_named_at_once(tmp_path):
     facts = {"expert_count": ("u32", 2), "odd": ("u32", 1), "swin_norm": ("bool", True)}
     with pytest.raises(CheckpointError, match=r"expert_count(.|\n)*swin_norm(.|\n)*llama\.odd"):

@@ -268,6 +268,11 @@ def test_chat_templates(tmp_path):
     ("facts", "message"),
     [
         ({"pre": ("str", "odd-one")}, r"pre is 'odd-one', a pre-tokenizer that is not known"),
+        ({"pre": ("array", ("str", ["x"]))}, r"pre is \['x'\], a pre-tokenizer"),
+        (
+            {"tokens": ("array", ("str", [])), "token_type": ("array", ("i32", []))},
+            r"tokens is 0 values(.|\n)*token_type is 0 values",
+        ),
         ({"model": ("str", "t5")}, r"model is 't5', 'gpt2' and 'llama' are read"),
         ({"mystery": ("bool", True)}, r"ggml\.mystery is True: a key that is not known"),
         ({"tokenizer.odd": ("str", "x")}, r"tokenizer\.odd is 'x': a key that is not known"),
@@ -294,8 +299,9 @@ def test_what_is_stated_and_not_read_is_refused_by_name(tmp_path, facts, message
 
 
 def test_sentencepiece_needs_scores_and_bytes_that_are_bytes(tmp_path):
-    with pytest.raises(CheckpointError, match="scores is missing"):
-        from_gguf(opened(tmp_path, sentencepiece(scores=None))).load()
+    for scores in (None, ("array", ("f32", [float("nan"), *SPM_SCORES[1:]]))):
+        with pytest.raises(CheckpointError, match="scores is missing or no numbers"):
+            from_gguf(opened(tmp_path, sentencepiece(scores=scores))).load()
     types = ("array", ("i32", [2, 6, *SPM_TYPES[2:]]))
     with pytest.raises(CheckpointError, match="token 1 is marked as a byte, and is '<s>'"):
         from_gguf(opened(tmp_path, sentencepiece(token_type=types))).load()
