@@ -13,7 +13,8 @@ from ..ir.errors import CheckpointError, UnsupportedModel
 from ..ir.types import DType, f32
 from . import gguf, gguf_config, gguf_model, gguf_tokenizer, safetensors, tokenizer
 from .dtypes import FROM_TORCH, TO_TORCH, from_torch
-from .fit import check_fit, warn_unused
+from .fit import warn_unused
+from .stored_names import match_weights
 from .weights import LazyArray
 
 
@@ -28,6 +29,7 @@ class Checkpoint:
     arrays: Mapping[str, LazyArray]
     tokenizer: tokenizer.TokenizerSource | None  # None: the file has none
     eos_ids: tuple[int, ...]
+    notes: tuple[str, ...] = ()  # on what the files have and the model does not use
 
 
 def open_checkpoint(path: str | Path, dtype: DType | None = None) -> Checkpoint:
@@ -106,11 +108,12 @@ def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     own = FROM_TORCH.get(config.dtype) if isinstance(config.dtype, torch.dtype) else None
     wanted = dtype or own or f32
     module = empty_module(config, wanted, str(folder))
-    arrays = _match(module, stored, folder)
+    matched = match_weights(module, stored, folder)
     source = tokenizer.from_folder(folder)
-    if arrays is None:
+    if matched is None:
         return Checkpoint(_load_with_transformers(module, folder, wanted), {}, source, eos)
-    return Checkpoint(module, _with_ties(module, arrays), source, eos)
+    arrays, notes = matched
+    return Checkpoint(module, _with_ties(module, arrays), source, eos, notes)
 
 
 def _read_config(folder: Path) -> Any:
@@ -132,7 +135,9 @@ def _read_config(folder: Path) -> Any:
             else "give the folder that holds config.json and *.safetensors",
         )
     fields = safetensors.read_json(file)
-    quantization = fields.get("quantization_config")
+    text = fields.get("text_config")
+    parts = (fields, text) if isinstance(text, Mapping) else (fields,)
+    quantization = next(filter(None, (part.get("quantization_config") for part in parts)), None)
     if quantization:
         named = isinstance(quantization, Mapping)
         method = quantization.get("quant_method", "unknown") if named else quantization
@@ -172,59 +177,6 @@ def _check_layers(config: Any, tensors: int, folder: Path) -> None:
             where=str(folder / "config.json"),
             facts=f"num_hidden_layers is {layers}, the folder has {tensors} weights",
             fix="config.json and the weights are of different models: copy both again",
-        )
-
-
-def _match(
-    module: Any, stored: Mapping[str, LazyArray], folder: Path
-) -> dict[str, LazyArray] | None:
-    """Arrays by parameter name; None when transformers must convert the checkpoint.
-
-    Names match as they stand, or with the prefix that a base model's checkpoint lacks.
-    """
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
-    if get_model_conversion_mapping(module, add_legacy=False):
-        return None
-    prefix = f"{module.base_model_prefix}." if module.base_model_prefix else ""
-    names: dict[int, list[str]] = {}  # a parameter -> what it is called, once a place it is used
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    keys, missing = {}, []
-    for name, parameter in module.named_parameters():
-        known = names[id(parameter)]
-        stored_as = [k for n in known for k in (n, n.removeprefix(prefix)) if k in stored]
-        if not stored_as:
-            missing.append(name)
-            continue
-        key = stored_as[0]
-        for other in dict.fromkeys(stored_as[1:]):
-            _require_same(stored[key], stored[other], key, other, folder)
-        keys[name] = key
-    if len(missing) == len(list(module.named_parameters())):
-        return None
-    if missing:
-        raise CheckpointError(
-            "the checkpoint lacks weights of its model",
-            where=str(folder),
-            facts=f"{len(missing)} are missing: {', '.join(missing[:6])}",
-            fix="copy or download the missing shards",
-        )
-    check_fit(module, keys, stored, folder)
-    return {
-        name: stored[keys[name]].astype(from_torch(parameter.dtype))
-        for name, parameter in module.named_parameters()
-    }
-
-
-def _require_same(one: LazyArray, two: LazyArray, name: str, other: str, folder: Path) -> None:
-    """CheckpointError unless two names of one parameter hold the same."""
-    if one.shape != two.shape or not np.array_equal(one.load(), two.load()):
-        raise CheckpointError(
-            "the config does not fit the weights",
-            where=str(folder),
-            facts=f"config.json ties {name!r} and {other!r}, and the two differ",
-            fix='if they are meant to differ, set "tie_word_embeddings": false in config.json',
         )
 
 

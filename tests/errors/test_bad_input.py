@@ -162,6 +162,8 @@ def test_odd_metadata_of_a_gguf(tmp_path, key, kind, value, says):
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "saved as BertForMaskedLM"),
         ({"model_type": "t5"}, "has an encoder and a decoder"),
         ({"quantization_config": [1]}, "quantized checkpoints of this kind"),
+        ({"text_config": {"quantization_config": {"quant_method": "own"}}}, "names 'own'"),
+        ({"dtype": "float99"}, "config cannot be read"),
     ],
 )
 def test_odd_values_in_a_config(folder, tmp_path, changes, says):

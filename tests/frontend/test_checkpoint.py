@@ -69,7 +69,45 @@ def test_a_head_of_its_own_must_be_there(tmp_path):
 def test_whole_numbers_are_no_weights(tmp_path, dtype):
     name = "model.layers.1.mlp.up_proj.weight"
     folder = folder_of(tmp_path, change=lambda s: s.update({name: s[name].to(dtype)}))
-    with pytest.raises(CheckpointError, match=r"the wrong kind of numbers(.|\n)*up_proj"):
+    with pytest.raises(CheckpointError, match=r"do not fit the model(.|\n)*up_proj"):
+        open_checkpoint(folder)
+
+
+def prefixed(prefix):
+    def change(state):
+        for name in list(state):
+            state[prefix + name] = state.pop(name)
+
+    return change
+
+
+@pytest.mark.parametrize("prefix", ["language_model.", "transformer.", "_orig_mod.module."])
+@pytest.mark.parametrize("variant", ["llama", "llama-tied"])
+def test_a_prefix_of_all_names(tmp_path, prefix, variant):
+    checkpoint = open_checkpoint(folder_of(tmp_path, variant, prefixed(prefix)))
+    for name, parameter in tiny.make(variant).named_parameters():
+        found = checkpoint.arrays[name].load()
+        np.testing.assert_array_equal(found, parameter.detach().numpy())
+    assert checkpoint.notes == ()
+
+
+def test_what_the_model_does_not_use_is_noted(tmp_path):
+    extra = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8),
+        "model.layers.0.self_attn.q_proj.bias": torch.zeros(64),
+        "vision.weight": torch.ones(3),
+    }
+    checkpoint = open_checkpoint(folder_of(tmp_path, change=lambda s: s.update(extra)))
+    (note,) = checkpoint.notes
+    assert note.startswith("2 stored weights are not used: ")
+    assert "vision.weight" in note
+
+
+@pytest.mark.parametrize("name", ["self_attn.q_proj.bias", "mlp.down_proj.bias"])
+def test_a_bias_that_the_config_leaves_out_is_refused(tmp_path, name):
+    key = f"model.layers.1.{name}"
+    folder = folder_of(tmp_path, change=lambda s: s.update({key: torch.ones(64)}))
+    with pytest.raises(CheckpointError, match=f"1 stored weights have no place(.|\\n)*{key}"):
         open_checkpoint(folder)
 
 
