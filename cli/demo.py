@@ -33,7 +33,7 @@ def demo(
     llm = open_llm("demo", quiet=quiet, dtype=dtype, target=target, use_cache=not fresh)
     ready = time.perf_counter() - start
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
-    (result,) = llm.chat([{"role": "user", "content": question}], params)
+    (result,) = llm.chat([{"role": "user", "content": question}], params, use_tqdm=False)
     answer = result.outputs[0]
     figures = {"question": question, "answer": answer.text.strip(), **figures_of(llm, ready)}
     if as_json:

@@ -33,7 +33,9 @@ class LLM(RuntimeLLM):
     artifact, or "demo". dtype: "float32", "bfloat16" or "float16"; "auto" is the target's own
     choice. target: "auto", "cpu" or a GPU's ("sm_90"). max_model_len: tokens of one sequence, at
     most what the model allows. kv_cache_bytes: the pool for keys and values. What is compiled is
-    kept in the cache (`use_cache`), and found there at the next start.
+    kept in the cache (`use_cache`), and found there at the next start. `progress` is called with
+    (stage, done, of) while that goes on: see ir/progress.py. A checkpoint without a tokenizer takes
+    lists of token numbers. `with LLM(...) as llm:` gives the memory back at the end of the block.
 
     Raises CheckpointError, UnsupportedModel, UnsupportedOp, BuildError, OptionError, OutOfMemory.
     """
@@ -171,7 +173,7 @@ class LLM(RuntimeLLM):
 
     def save(self, path: str | Path) -> Path:
         """Write an artifact that `LLM(path)` loads without compiling anything."""
-        assert self.engine is not None  # a closed model raises here
+        assert self.engine  # raises where it is closed, and with it the weights
         return save_artifact(path, self.artifact)
 
 
