@@ -79,7 +79,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Check:
-    """`arg`, an integer, where it is fit to be used, else a fit one and a fault on record.
+    """`arg`, an integer, where it is fit for its use; elsewhere a fit one, and a record is left.
 
     An index is fit in [0, size); with `wraps`, size is added to it below 0 first; the fit one is 0.
     A divisor (size None) is fit where it is not 0; the fit one is 1. The record of check `number`

@@ -8,6 +8,7 @@ import ctypes
 import math
 import os
 import re
+import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -18,7 +19,7 @@ from ..ir.program import ALIGNMENT, Program
 from ..ir.switches import get as get_switch
 from .device import Launch
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 OK, NO_MEMORY, BAD_STEP = 0, 1, 2
 CHECK_BYTES = 16 << 20  # smaller requests are not held against what the machine has left
 
@@ -273,19 +274,27 @@ class _Library:
         # the descriptor stays open as long as the library, because the loader knows a library by
         # its path: a second one under a reused number would be taken for the first
         self._file = os.memfd_create(f"tilewright-{name}")
+        self._path = f"/proc/self/fd/{self._file}"
         try:
             with os.fdopen(os.dup(self._file), "wb") as file:
                 file.write(blob)
-            self._library = ctypes.CDLL(f"/proc/self/fd/{self._file}")
+            self._library = ctypes.CDLL(self._path)
         except OSError as error:
             os.close(self._file)
             raise DeviceError(
                 "the program's shared library does not load",
                 where=name,
                 facts=str(error),
-                fix="install what the message names (libgomp1 for OpenMP), or compile again here",
+                fix="install what the message names, or compile again here",
             ) from error
         self._check_version()
+        close = self._library.tw_close
+        close.argtypes, close.restype = (), None
+        what = (self._library._handle, close, self._path, self._file)
+        unload = weakref.finalize(self, _unload, *what)
+        unload.atexit = (
+            False  # the process takes everything with it, runs of other threads included
+        )
         self._index = self._library.tw_kernel_index
         self._index.argtypes, self._index.restype = (ctypes.c_char_p,), ctypes.c_int32
         step = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
@@ -298,6 +307,7 @@ class _Library:
         version = getattr(self._library, "tw_abi_version", None)
         found = version() if version is not None else None
         if found != ABI_VERSION:
+            _unload(self._library._handle, lambda: None, self._path, self._file)
             raise DeviceError(
                 "the program's shared library has another interface",
                 where=self.name,
@@ -315,3 +325,23 @@ class _Library:
                 fix="the program and its library do not belong together: compile again",
             )
         return found
+
+
+def _unload(handle: int, close: Callable[[], None], path: str, file: int) -> None:
+    """End the library's threads, unload it and give its memory back."""
+    close()
+    _loader.dlclose(handle)
+    if not _is_loaded(path):  # else the loader still knows the path, and the number must stay taken
+        os.close(file)
+
+
+def _is_loaded(path: str) -> bool:
+    try:
+        ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return False
+    return True
+
+
+_loader = ctypes.CDLL(None)
+_loader.dlclose.argtypes, _loader.dlclose.restype = (ctypes.c_void_p,), ctypes.c_int

@@ -4,7 +4,9 @@ One run at a time: the arena and the states belong to the executable, so calls f
 take turns.
 """
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,6 +66,7 @@ class Executable:
         self.program, self.device = program, device
         self.sizes = dict(sizes or {})
         self._lock = threading.RLock()
+        _ALL.add(self)
         self._sizes = Sizes(program)
         self._buffers = tuple(program.buffers.values())
         self._inputs = tuple(program.buffers[name] for name in program.inputs)
@@ -371,6 +374,16 @@ class Executable:
             for launch, seconds in zip(bound.binding.launches, times)
         ]
         return Profile(tuple(steps))
+
+
+def _unlock() -> None:
+    """A forked process has locks as they were, and not the threads that held them."""
+    for executable in _ALL:
+        executable._lock = threading.RLock()
+
+
+_ALL: weakref.WeakSet[Executable] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_unlock)
 
 
 def _nbytes(shape: tuple[int, ...], buffer: Buffer) -> int:

@@ -9,6 +9,7 @@ One shared library a program. It exports, besides the kernels (names of `Program
     int32_t tw_kernel_index(const char* name);       // -1: there is none
     int64_t tw_scratch_bytes(const TwStep*, int64_t num_steps, int32_t num_threads);
     int32_t tw_run(const TwStep*, int64_t num_steps, int32_t num_threads, int64_t* step_ns);
+    void tw_close(void);                             // before the library is unloaded
 
     struct TwStep {            // 24 bytes
         int32_t kernel;        // index in the table of kernels
@@ -17,11 +18,13 @@ One shared library a program. It exports, besides the kernels (names of `Program
         const int64_t* d;      // dims, in the order of LoopKernel.symbols
     };
 
-`tw_run` runs the steps in order inside one parallel region, with a barrier after each. `step_ns` is
+`tw_run` runs the steps in order on a team of threads, with a barrier after each. `step_ns` is
 NULL or has num_steps elements that receive nanoseconds. It returns OK, NO_MEMORY (the scratch could
-not be allocated) or BAD_STEP (an index outside the table); in both cases nothing has run. Scratch
-belongs to the calling thread and is kept for its next call: `tw_scratch_bytes` says how much a run
-needs. Two threads may call `tw_run` of one library at the same time.
+not be allocated) or BAD_STEP (an index outside the table); in both cases nothing has run. The
+threads and the scratch belong to the library, which keeps them for its next call:
+`tw_scratch_bytes` says how much a run needs. Threads that call `tw_run` of one library at the same time take turns. Threads
+without work sleep, and end after a while. A process forked from one that has run begins with no
+threads and gets its own. `tw_close` ends the threads and frees the scratch; nothing may run then.
 
 Buffers start at a multiple of 64 bytes for speed; nothing breaks when one does not. Bools are bytes
 0 or 1. Weights lie as `Buffer.layout` says (codegen/pack.py).
@@ -32,7 +35,7 @@ int64_t need[2])` that says how many bytes of scratch each thread (need[0]) and 
 (need[1]) want. Results depend neither on the number of threads nor on how many rows there are.
 """
 
-VERSION = 1
+VERSION = 2
 
 # what tw_run returns
 OK, NO_MEMORY, BAD_STEP = 0, 1, 2

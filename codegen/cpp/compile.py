@@ -30,9 +30,9 @@ _CANDIDATES = ("g++", "clang++", "c++")
 # NaN, infinities, signed zeros, the order of sums and every rounding are kept: a * b + c is two
 # operations unless the source says tw_fma. No code relies on floating point exceptions.
 FLAGS = (
-    "-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math",
-    "-ffp-contract=off", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
-    "-fno-semantic-interposition", "-fno-plt", "-w",
+    "-std=c++17", "-O3", "-fPIC", "-fopenmp-simd", "-fwrapv", "-fno-math-errno",
+    "-fno-trapping-math", "-ffp-contract=off", "-fvisibility=hidden", "-fno-exceptions",
+    "-fno-rtti", "-fno-semantic-interposition", "-fno-plt", "-w",
 )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def _build(
     _run_all(folder, jobs, lambda done: progress("compile", done, files))
     library = folder / "library.so"
     objects = [f"{unit.stem}.o" for unit in units]
-    link = [*compiler, *flags, "-shared", "-o", library.name, *objects, "-lm"]
+    link = [*compiler, *flags, "-pthread", "-shared", "-o", library.name, *objects, "-lm"]
     _Runner(folder).run(None, link)
     content = library.read_bytes() if library.is_file() else b""
     if content[:4] != ELF:

@@ -1,13 +1,11 @@
-// Runs the steps of a program: one parallel region, a barrier after each step.
+// Runs the steps of a program: on all threads of the pool, with a barrier after each step.
 // The table of kernels (tw_table, tw_table_size) is generated beside this file.
-#include <omp.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include "tw.h"
+#include "tw_pool.h"
 
 typedef void (*TwKernelFn)(void* const* p, const int64_t* d, const TwTeam* team);
 typedef void (*TwScratchFn)(const int64_t* d, int64_t nthreads, int64_t need[2]);
@@ -28,39 +26,6 @@ struct TwStep {
 extern const TwEntry tw_table[];
 extern const int32_t tw_table_size;
 
-// ---- barrier -----------------------------------------------------------------------------------
-
-struct TwSync {
-    alignas(64) uint32_t arrived;
-    alignas(64) uint32_t round;
-    alignas(64) int64_t next[2][8];  // counters of even and odd steps
-};
-
-TW_INLINE void tw_pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-// Spins: a step takes microseconds. A thread that waits longer lets others have the core.
-extern "C" void tw_barrier(const TwTeam* team) {
-    if (team->nthreads == 1) return;
-    TwSync* sync = team->sync;
-    uint32_t round = __atomic_load_n(&sync->round, __ATOMIC_RELAXED);
-    if (__atomic_add_fetch(&sync->arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)team->nthreads) {
-        __atomic_store_n(&sync->arrived, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&sync->round, round + 1, __ATOMIC_RELEASE);
-        return;
-    }
-    for (int spins = 0; __atomic_load_n(&sync->round, __ATOMIC_ACQUIRE) == round; ++spins)
-        if (spins < 2000)
-            tw_pause();
-        else
-            sched_yield();
-}
-
 // ---- scratch -----------------------------------------------------------------------------------
 
 namespace {
@@ -68,25 +33,20 @@ namespace {
 // Fewer, larger pages: reading ahead stops at the end of a page.
 const int64_t HUGE_PAGE = 1 << 21;
 
-struct Scratch {
-    char* memory = nullptr;
-    int64_t bytes = 0;
-    ~Scratch() { free(memory); }
-    bool reserve(int64_t wanted) {
-        if (wanted <= bytes) return true;
-        free(memory);
-        bytes = 0;
-        const int64_t page = wanted >= HUGE_PAGE ? HUGE_PAGE : 4096;
-        memory = (char*)aligned_alloc((size_t)page, (size_t)tw_round_up(wanted, page));
-        if (memory) bytes = wanted;
+// Makes the pool's scratch at least `wanted` bytes.
+bool reserve(TwPool* pool, int64_t wanted) {
+    if (wanted <= pool->bytes) return true;
+    free(pool->memory);
+    pool->bytes = 0;
+    const int64_t page = wanted >= HUGE_PAGE ? HUGE_PAGE : 4096;
+    const size_t bytes = (size_t)tw_round_up(wanted, page);
+    pool->memory = (char*)aligned_alloc((size_t)page, bytes);
+    if (pool->memory) pool->bytes = wanted;
 #if defined(MADV_HUGEPAGE)
-        if (memory && page == HUGE_PAGE) madvise(memory, (size_t)tw_round_up(wanted, page), MADV_HUGEPAGE);
+    if (pool->memory && page == HUGE_PAGE) madvise(pool->memory, bytes, MADV_HUGEPAGE);
 #endif
-        return memory != nullptr;
-    }
-};
-
-thread_local Scratch scratch;
+    return pool->memory != nullptr;
+}
 
 // Greatest need over the steps: bytes of a thread's own part and of the shared one.
 bool needs(const TwStep* steps, int64_t count, int64_t nthreads, int64_t need[2]) {
@@ -104,6 +64,38 @@ int64_t nanoseconds() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+// What one call of tw_run asks of every thread.
+struct Run {
+    const TwStep* steps;
+    int64_t num_steps;
+    int64_t* step_ns;
+    char* memory;
+    int64_t need[2];
+};
+
+void run_steps(void* work, const TwTeam* of_pool) {
+    const Run run = *(const Run*)work;  // a copy: the caller may go on while we leave the barrier
+    TwTeam team = *of_pool;
+    TwSync* sync = team.sync;
+    team.shared = run.memory;
+    team.scratch = run.memory + run.need[1] + run.need[0] * team.tid;
+    int64_t before = run.step_ns && team.tid == 0 ? nanoseconds() : 0;
+    for (int64_t i = 0; i < run.num_steps; ++i) {
+        const TwStep& step = run.steps[i];
+        team.next = sync->next[i & 1];
+        // the other parity's counters were last used before the barrier that ended step i - 1
+        if (team.tid == 0)
+            for (int j = 0; j < TW_COUNTERS; ++j) sync->next[(i + 1) & 1][j] = 0;
+        tw_table[step.kernel].run(step.p, step.d, &team);
+        tw_barrier(&team);
+        if (run.step_ns && team.tid == 0) {
+            int64_t now = nanoseconds();
+            run.step_ns[i] = now - before;
+            before = now;
+        }
+    }
 }
 
 }  // namespace
@@ -166,34 +158,31 @@ extern "C" __attribute__((visibility("default"))) int32_t tw_run(const TwStep* s
                                                                  int32_t num_threads,
                                                                  int64_t* step_ns) {
     if (num_threads < 1) num_threads = 1;
-    int64_t need[2];
-    if (!needs(steps, num_steps, num_threads, need)) return 2;
-    if (!scratch.reserve(need[1] + need[0] * num_threads)) return 1;
-    char* memory = scratch.memory;
-    TwSync sync = {};
-#pragma omp parallel num_threads(num_threads) shared(sync)
-    {
-        // the system may give fewer threads than asked for: fewer do the same work
-        TwTeam team;
-        team.tid = omp_get_thread_num();
-        team.nthreads = omp_get_num_threads();
-        team.shared = memory;
-        team.scratch = memory + need[1] + need[0] * team.tid;
-        team.sync = &sync;
-        int64_t before = step_ns && team.tid == 0 ? nanoseconds() : 0;
-        for (int64_t i = 0; i < num_steps; ++i) {
-            team.next = sync.next[i & 1];
-            // the other parity's counters were last used before the barrier that ended step i - 1
-            if (team.tid == 0)
-                for (int j = 0; j < TW_COUNTERS; ++j) sync.next[(i + 1) & 1][j] = 0;
-            tw_table[steps[i].kernel].run(steps[i].p, steps[i].d, &team);
-            tw_barrier(&team);
-            if (step_ns && team.tid == 0) {
-                int64_t now = nanoseconds();
-                step_ns[i] = now - before;
-                before = now;
-            }
+    if (num_threads > TW_MOST_THREADS) num_threads = TW_MOST_THREADS;
+    Run run = {steps, num_steps, step_ns, nullptr, {0, 0}};
+    if (!needs(steps, num_steps, num_threads, run.need)) return 2;
+    if (!num_steps) return 0;
+    TwPool* pool = tw_pool();
+    if (!pool) return 1;
+    pthread_mutex_lock(&pool->lock);
+    const bool has_memory = reserve(pool, run.need[1] + run.need[0] * num_threads);
+    if (has_memory) {
+        run.memory = pool->memory;
+        memset(pool->sync.next, 0, sizeof pool->sync.next);
+        TwTeam team = {0, 1, nullptr, nullptr, &pool->sync, nullptr};
+        if (num_threads > 1) {
+            // the system may give fewer threads than asked for: fewer do the same work
+            tw_resize(pool, num_threads - 1);
+            team.nthreads = pool->count + 1;
+            pool->run = run_steps;
+            pool->work = &run;
+            tw_open(&pool->start);
         }
+        run_steps(&run, &team);
     }
-    return 0;
+    pthread_mutex_unlock(&pool->lock);
+    return has_memory ? 0 : 1;
 }
+
+// Ends the threads and frees the scratch: before the library is unloaded.
+extern "C" __attribute__((visibility("default"))) void tw_close(void) { tw_close_pool(); }

@@ -15,7 +15,7 @@ from tilewright.ir.errors import ArtifactError, DeviceError, DimError, OutOfMemo
 from tilewright.ir.program import Buffer, Choice, Kernel, Program, Step
 from tilewright.ir.switches import switches
 from tilewright.ir.types import TensorType, bf16, f32, i64
-from tilewright.runtime.cpu import CpuDevice
+from tilewright.runtime.cpu import ABI_VERSION, CpuDevice
 from tilewright.runtime.executable import MAX_BINDINGS, Executable
 from tilewright.runtime.prepared import Prepared
 
@@ -49,6 +49,7 @@ int32_t tw_kernel_index(const char* n) {
     return -1;
 }
 int64_t tw_scratch_bytes(const Step*, int64_t, int32_t) { return 1234; }
+void tw_close(void) {}
 int32_t tw_threads(void) { return threads_seen; }
 int32_t tw_run(const Step* s, int64_t n, int32_t threads, int64_t* ns) {
     threads_seen = threads;
@@ -64,7 +65,7 @@ int32_t tw_run(const Step* s, int64_t n, int32_t threads, int64_t* ns) {
 """
 
 
-def compile_library(folder, version=1):
+def compile_library(folder, version=ABI_VERSION):
     source, library = folder / "tiny.cpp", folder / f"tiny{version}.so"
     source.write_text(SOURCE)
     flags = ["-O1", "-shared", "-fPIC", f"-DVERSION={version}"]
@@ -290,8 +291,8 @@ def test_wrong_device_and_library(library, tmp_path):
         Executable(affine(library, target="sm_90"), WEIGHTS, CpuDevice())
     with pytest.raises(DeviceError, match="shared library does not load"):
         Executable(affine(b"not a library"), WEIGHTS, CpuDevice())
-    with pytest.raises(DeviceError, match="it has version 2, this runtime speaks version 1"):
-        Executable(affine(compile_library(tmp_path, 2)), WEIGHTS, CpuDevice())
+    with pytest.raises(DeviceError, match="it has version 1, this runtime speaks version 2"):
+        Executable(affine(compile_library(tmp_path, 1)), WEIGHTS, CpuDevice())
     kernels = {**affine(library).kernels, "gone": Kernel("gone", "cpp", "g", "", "tiny", "reduce")}
     with pytest.raises(DeviceError, match="lacks the kernel gone"):
         Executable(affine(library, kernels=kernels), WEIGHTS, CpuDevice())

@@ -156,7 +156,9 @@ def test_integers_wrap_and_never_trap(library, rng, fn):
         if fn in ("floordiv", "mod"):  # a zero is caught before, and does not trap here either
             x, y, got = x[y != 0], y[y != 0], got[y != 0]
         with np.errstate(all="ignore"):
-            want = scalar.FUNCTIONS[fn](x, y)
+            # a kernel checks divisors before; 0, which it then never meets, gives 0
+            of = {"floordiv": np.floor_divide, "mod": np.mod}.get(fn, scalar.FUNCTIONS[fn])
+            want = of(x, y)
         np.testing.assert_array_equal(got, want)
 
 
