@@ -69,14 +69,15 @@ def isa() -> tuple[str, ...]:
 
 def memory() -> tuple[int, int]:
     """(total, available) bytes; a container's limit counts where it is lower."""
+    from ..runtime import cgroup
     from ..runtime.cpu import available_bytes  # loads NumPy, which help texts do without
 
     total = 0
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemTotal:"):
             total = int(line.split()[1]) * 1024
-    limit = next(iter(_lines("/sys/fs/cgroup/memory.max")), "max")
-    return min(total, int(limit)) if limit.isdigit() else total, available_bytes()
+    limit = cgroup.memory_limit()
+    return total if limit is None else min(total, limit), available_bytes()
 
 
 def compilers() -> tuple[Compiler, ...]:

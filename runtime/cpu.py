@@ -17,6 +17,7 @@ import numpy as np
 from ..ir.errors import DeviceError, OutOfMemory
 from ..ir.program import ALIGNMENT, Program
 from ..ir.switches import get as get_switch
+from . import cgroup
 from .device import Launch
 
 ABI_VERSION = 2
@@ -34,10 +35,7 @@ def usable_cores() -> int:
 
 @lru_cache(maxsize=1)  # asked at every run, and a file is slow to read
 def _quota_cores() -> int:
-    quota, _, period = _first_line("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.isdigit():
-        return max(1, int(quota) // int(period))
-    return 1 << 16
+    return cgroup.quota_cores() or 1 << 16
 
 
 # /proc/cpuinfo's names of what a compiler may use: vectors, matrices, bits, ciphers
@@ -71,19 +69,8 @@ def available_bytes() -> int:
                     available = int(line.split()[1]) * 1024
     except OSError:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = _first_line("/sys/fs/cgroup/memory.max")
-    used = _first_line("/sys/fs/cgroup/memory.current")
-    if limit.isdigit() and used.isdigit():
-        available = min(available, max(0, int(limit) - int(used)))
-    return available
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
-    except OSError:  # no such control group: no limit
-        return ""
+    left = cgroup.available_bytes()
+    return available if left is None else min(available, left)
 
 
 def host_array(shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:

@@ -21,10 +21,11 @@ One shared library a program. It exports, besides the kernels (names of `Program
 `tw_run` runs the steps in order on a team of threads, with a barrier after each. `step_ns` is
 NULL or has num_steps elements that receive nanoseconds. It returns OK, NO_MEMORY (the scratch could
 not be allocated) or BAD_STEP (an index outside the table); in both cases nothing has run. The
-threads and the scratch belong to the library, which keeps them for its next call:
-`tw_scratch_bytes` says how much a run needs. Threads that call `tw_run` of one library at the same time take turns. Threads
-without work sleep, and end after a while. A process forked from one that has run begins with no
-threads and gets its own. `tw_close` ends the threads and frees the scratch; nothing may run then.
+threads and the scratch belong to the library and are kept for the next call; `tw_scratch_bytes`
+says how much a run needs. Threads that call `tw_run` of one library at the same time take turns.
+Threads without work sleep, and end after a while. A process forked from one that has run begins
+with no threads and gets its own. `tw_close` ends the threads and frees the scratch; nothing may run
+then.
 
 Buffers start at a multiple of 64 bytes for speed; nothing breaks when one does not. Bools are bytes
 0 or 1. Weights lie as `Buffer.layout` says (codegen/pack.py).

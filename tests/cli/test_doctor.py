@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tilewright.cli import doctor, machine
+from tilewright.runtime import cgroup
 
 NO_GPU = machine.Gpus((), None, "no NVIDIA driver")
 ONE_GPU = machine.Gpus((machine.Gpu("NVIDIA H200", "sm_90", 1 << 37),), "13.0", None)
@@ -76,11 +77,11 @@ def test_no_gpu_has_no_target(monkeypatch):
 
 
 def test_a_containers_limit_counts(monkeypatch):
-    files = {"/proc/meminfo": ["MemTotal:  1000 kB"], "/sys/fs/cgroup/memory.max": ["512000"]}
+    files = {"/proc/meminfo": ["MemTotal:  1000 kB"]}
     monkeypatch.setattr(machine, "_lines", lambda path: files.get(path, []))
-    assert machine.memory()[0] == 512000
-    files["/sys/fs/cgroup/memory.max"] = ["max"]
-    assert machine.memory()[0] == 1024000
+    for limit, total in ((512000, 512000), (2048000, 1024000), (None, 1024000)):
+        monkeypatch.setattr(cgroup, "memory_limit", lambda limit=limit: limit)
+        assert machine.memory()[0] == total
 
 
 def test_isa_and_name_are_read_off_cpuinfo(monkeypatch):
