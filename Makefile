@@ -1,6 +1,7 @@
 # make setup   a virtual environment in .venv with everything pinned
 # make demo    compile the packaged SmolLM2-135M-Instruct and ask it a question
 # make test    every test; make test-fast leaves out the slow ones
+# make test-gpu  what runs on a device, on this machine's GPU, with its own Python packages
 # make lint    ruff and mypy
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 # One worker a core pays up to the memory of whole-model tests.
 WORKERS ?= 2
 
-.PHONY: setup demo test test-fast lint format golden docs wheel clean
+.PHONY: setup demo test test-fast test-gpu lint format golden docs wheel clean
 
 # What loads and launches kernels on an NVIDIA GPU is only of use with its driver.
 EXTRAS := dev$(shell ldconfig -p 2>/dev/null | grep -q libcuda.so.1 && echo ,gpu)
@@ -37,6 +38,13 @@ test: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
+
+# A GPU machine has its own torch and Triton: no environment is made. The link names the package.
+GPU_TESTS := tests/ops/test_lowering.py tests/codegen/triton tests/models tests/runtime/test_cuda.py
+
+test-gpu:
+	mkdir -p build/gpu && ln -sfn $(CURDIR) build/gpu/tilewright
+	PYTHONPATH=build/gpu $(PYTHON) -m pytest --device cuda -q -o filterwarnings=default --durations=15 $(GPU_TESTS)
 
 # mypy wants a folder with the package's name; a link gives it one whatever the clone is called.
 $(VENV)/typing/tilewright: $(VENV)/.stamp

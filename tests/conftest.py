@@ -1,6 +1,7 @@
 """What every test shares: options, the seeded generator, and which devices are here."""
 
 import ctypes
+import importlib.util
 import os
 import zlib
 
@@ -20,6 +21,20 @@ def pytest_addoption(parser):
         action="store_true",
         help="write what was produced over the expected text of each golden test",
     )
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where programs run; with cuda, those tests alone that run programs on a device",
+    )
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files that need hypothesis, where it is missing: a GPU machine brings its own packages."""
+    if collection_path.suffix == ".py" and importlib.util.find_spec("hypothesis") is None:
+        text = collection_path.read_text()
+        return True if "hypothesis" in text and collection_path.name != "conftest.py" else None
+    return None
 
 
 def has_nvidia_gpu() -> bool:
@@ -35,16 +50,25 @@ def has_nvidia_gpu() -> bool:
 
 
 def pytest_collection_modifyitems(config, items):
+    if config.getoption("--device") == "cuda":
+        if not has_nvidia_gpu():
+            raise pytest.UsageError("--device cuda: no NVIDIA GPU on this machine")
+        _keep(config, items, lambda i: "device" in i.fixturenames or i.get_closest_marker("gpu"))
     if any(item.get_closest_marker("gpu") for item in items) and not has_nvidia_gpu():
         skip = pytest.mark.skip(reason="no NVIDIA GPU on this machine")
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(skip)
     if "perf" not in config.option.markexpr:
-        perf = [item for item in items if item.get_closest_marker("perf")]
-        if perf:
-            config.hook.pytest_deselected(items=perf)
-            items[:] = [item for item in items if not item.get_closest_marker("perf")]
+        _keep(config, items, lambda item: not item.get_closest_marker("perf"))
+
+
+def _keep(config, items, wanted):
+    """Deselect all other items."""
+    dropped = [item for item in items if not wanted(item)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if wanted(item)]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,6 +77,22 @@ def cache_of_this_run(tmp_path_factory):
     base = tmp_path_factory.getbasetemp()
     is_worker = "PYTEST_XDIST_WORKER" in os.environ  # then the base is one of several, side by side
     os.environ["TILEWRIGHT_CACHE"] = str((base.parent if is_worker else base) / "tilewright-cache")
+
+
+@pytest.fixture(scope="session")
+def device(request) -> str:
+    """Where the test's programs run, as a target: the CPU, or the GPU with `--device cuda`."""
+    if request.config.getoption("--device") == "cpu":
+        return "cpu"
+    from tilewright.cli.machine import gpu_target
+
+    return gpu_target()
+
+
+@pytest.fixture(scope="session")
+def slack(device) -> float:
+    """By what tolerances grow on GPUs, whose exp, log, sin and cos are approximations."""
+    return 1.0 if device == "cpu" else 4.0
 
 
 @pytest.fixture

@@ -107,14 +107,15 @@ class Programs(nn.Module):
 @pytest.mark.parametrize(
     "seed", [0, 1000, *(pytest.param(s, marks=pytest.mark.slow) for s in SEEDS)]
 )
-def test_chains_give_what_eager_gives(seed):
+def test_chains_give_what_eager_gives(seed, device, slack):
     module = Programs(seed).eval()
     inputs = [x for part in module.parts for x in part.inputs]
     with torch.no_grad():
         expected = module(*inputs)
-    got = tilewright.compile(module, target="cpu")(*inputs)
+    got = tilewright.compile(module, target=device)(*inputs)
     for number, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
         for a, b in zip(ours, theirs, strict=True):
             # sums of many products and floors at a boundary: relative to the largest element
             scale = max(1.0, b.abs().max().item())
-            torch.testing.assert_close(a, b, rtol=0, atol=2e-5 * scale, msg=f"seed {seed + number}")
+            bound, said = 2e-5 * scale * slack, f"seed {seed + number}"
+            torch.testing.assert_close(a.cpu(), b, rtol=0, atol=bound, msg=said)

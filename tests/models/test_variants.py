@@ -1,4 +1,4 @@
-"""Whole models, from the transformers module to tokens, on the CPU."""
+"""Whole models, from the transformers module to tokens."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
 
 @pytest.fixture(scope="module", params=list(VARIANTS))
-def pair(request):
+def pair(request, device):
     model = make(request.param)
-    return model, tilewright.LLM(model, dtype="float32", target="cpu", max_model_len=512)
+    return model, tilewright.LLM(model, dtype="float32", target=device, max_model_len=512)
 
 
 def prompts(lengths, seed=0):

@@ -30,12 +30,9 @@ class Case:
 
     def expected(self) -> list[np.ndarray]:
         """Every parameter after the kernel, floats in float64."""
-        flat = [
-            a.reshape(-1).astype(np.float64) if _is_float(a) else a.reshape(-1).copy()
-            for a in self.arrays
-        ]
-        run_kernel(self.kernel, flat, self.sizes)
-        return flat
+        buffers = [flat(a) for a in self.arrays]
+        run_kernel(self.kernel, buffers, self.sizes)
+        return buffers
 
     def written(self) -> list[int]:
         return [i for i, p in enumerate(self.kernel.params) if p.is_written]
@@ -43,6 +40,8 @@ class Case:
 
 class Interpreter:
     """A subprocess in which Triton interprets; TRITON_INTERPRET is read when triton is imported."""
+
+    is_card = False
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -89,24 +88,23 @@ class Interpreter:
             self.process.stdin.flush()
             answer = json.loads(self.process.stdout.readline())
             assert answer["ok"], f"{answer.get('error')}\n{launch.source}"
-        return [self._read(files[i], a) for i, a in enumerate(case.arrays)]
+        return [self._read(files[i]) for i in range(len(case.arrays))]
 
     def _save(self, path: Path, array: np.ndarray) -> tuple[str, str]:
         is_bf16 = array.dtype == ml_dtypes.bfloat16
         np.save(path, array.view(np.int16) if is_bf16 else array)
         return str(path), "bf16" if is_bf16 else array.dtype.name
 
-    def _read(self, file: tuple[str, str], like: np.ndarray) -> np.ndarray:
+    def _read(self, file: tuple[str, str]) -> np.ndarray:
         array = np.load(file[0])
         if file[1] == "bf16":
             array = array.view(ml_dtypes.bfloat16)
-        array = array.reshape(-1)
-        return array.astype(np.float64) if _is_float(like) else array
+        return flat(array)
 
 
-def check(interpreter: Interpreter, case: Case, schedule, tolerance: float = 1e-5) -> None:
+def check(runner, case: Case, schedule, tolerance: float = 1e-5) -> None:
     """Run and compare everything written, relative to the largest value."""
-    got, want = interpreter.run(case, schedule), case.expected()
+    got, want = runner.run(case, schedule), case.expected()
     assert case.written()
     for number in case.written():
         a, b = got[number], want[number]
@@ -117,6 +115,11 @@ def check(interpreter: Interpreter, case: Case, schedule, tolerance: float = 1e-
         np.testing.assert_array_equal(np.isfinite(a), finite)
         scale = max(np.abs(b[finite]).max(initial=0.0), 1e-30)
         np.testing.assert_allclose(a[finite], b[finite], rtol=0, atol=tolerance * scale)
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """A copy in one axis, floats in float64."""
+    return array.reshape(-1).astype(np.float64) if _is_float(array) else array.reshape(-1).copy()
 
 
 def _is_float(array: np.ndarray) -> bool:

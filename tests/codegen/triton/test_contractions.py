@@ -1,4 +1,4 @@
-"""Contractions under Triton's interpreter: every prologue and epilogue, and sizes of nothing."""
+"""Contractions, interpreted or on the GPU: every prologue and epilogue, and sizes of nothing."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tilewright.ir.types import bf16, f16, f32, i32
 
 from . import samples
 from .contractions import EPILOGUES, PROLOGUES, product
-from .harness import Interpreter, check
+from .harness import check
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
@@ -22,31 +22,24 @@ SCHEDULES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def interpreter():
-    running = Interpreter()
-    yield running
-    running.close()
-
-
 def tolerance_of(prologue: str) -> float:
     """The interpreter rounds towards zero where GPUs round to nearest."""
     return 8e-3 if "rounded" in prologue else 1e-5
 
 
 @pytest.mark.parametrize("prologue", PROLOGUES)
-def test_prologues(interpreter, prologue):
+def test_prologues(runner, prologue):
     for schedule in SCHEDULES:
-        check(interpreter, product(prologue), schedule, tolerance_of(prologue))
-    check(interpreter, product(prologue, dtype=bf16), SCHEDULES[2], 8e-3)
-    check(interpreter, product(prologue, dtype=f16), SCHEDULES[0], 1e-3)
+        check(runner, product(prologue), schedule, tolerance_of(prologue))
+    check(runner, product(prologue, dtype=bf16), SCHEDULES[2], 8e-3)
+    check(runner, product(prologue, dtype=f16), SCHEDULES[0], 1e-3)
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_epilogues(interpreter, epilogue):
+def test_epilogues(runner, epilogue):
     tolerance = 8e-3 if epilogue == "rounded and not" else 1e-5
     for schedule in SCHEDULES[::2]:
-        check(interpreter, product("norm", epilogue, m=17), schedule, tolerance)
+        check(runner, product("norm", epilogue, m=17), schedule, tolerance)
 
 
 SIZES = [(0, 3, 5), (1, 1, 1), (1, 2, 0), (4, 1, 0), (17, 33, 1), (2, 1, 130)]
@@ -54,27 +47,27 @@ SIZES = [(0, 3, 5), (1, 1, 1), (1, 2, 0), (4, 1, 0), (17, 33, 1), (2, 1, 130)]
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("prologue", ["plain", "rounded", "activation"])
-def test_sizes_of_nothing_one_and_odd(interpreter, size, prologue):
+def test_sizes_of_nothing_one_and_odd(runner, size, prologue):
     for schedule in SCHEDULES:
         case = product(prologue, "bias and residual", *size)
-        check(interpreter, case, schedule, tolerance_of(prologue))
+        check(runner, case, schedule, tolerance_of(prologue))
 
 
 @pytest.mark.parametrize("pair", [(bf16, f32), (f32, bf16), (bf16, f16)])
-def test_operands_of_two_dtypes(interpreter, pair):
+def test_operands_of_two_dtypes(runner, pair):
     stored, computed = pair
     for schedule in SCHEDULES[::2]:
         case = product("plain", dtype=computed, w_dtype=stored)
-        check(interpreter, case, schedule, 1e-5 if computed == f32 else 8e-3)
+        check(runner, case, schedule, 1e-5 if computed == f32 else 8e-3)
 
 
-def test_integers(interpreter):
-    check(interpreter, product("plain", dtype=i32), GemvSchedule(4, 16, 2))
+def test_integers(runner):
+    check(runner, product("plain", dtype=i32), GemvSchedule(4, 16, 2))
     _, buckets = choices(product("plain", dtype=i32).kernel, get_target("sm_90"))
     assert all(isinstance(schedule, GemvSchedule) for _, _, schedule in buckets)
 
 
-def test_gated_over_nothing(interpreter):
+def test_gated_over_nothing(runner):
     for m, n, k in ((2, 5, 0), (0, 5, 3)):
         for schedule in SCHEDULES[:3]:
-            check(interpreter, samples.gated(m, n, k), schedule)
+            check(runner, samples.gated(m, n, k), schedule)

@@ -1,4 +1,4 @@
-"""Every template under Triton's interpreter, against the NumPy reading of the same loop IR."""
+"""Every template, interpreted or on the GPU, against the NumPy reading of the same loop IR."""
 
 import numpy as np
 import pytest
@@ -16,26 +16,19 @@ from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f32, f64
 
 from . import samples
-from .harness import Interpreter, check
+from .harness import check
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
 
-@pytest.fixture(scope="module")
-def interpreter():
-    running = Interpreter()
-    yield running
-    running.close()
-
-
 @pytest.mark.parametrize("make", [samples.pointwise, samples.embedding, samples.rope_append])
 @pytest.mark.parametrize("t", [1, 7])
-def test_pointwise(interpreter, make, t):
-    check(interpreter, make(t), PointwiseSchedule(64, 1))
+def test_pointwise(runner, make, t):
+    check(runner, make(t), PointwiseSchedule(64, 1))
 
 
-def test_pointwise_bf16(interpreter):
-    check(interpreter, samples.rope_append(4, bf16), PointwiseSchedule(64, 1), 8e-3)
+def test_pointwise_bf16(runner):
+    check(runner, samples.rope_append(4, bf16), PointwiseSchedule(64, 1), 8e-3)
 
 
 @pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm"])
@@ -43,38 +36,38 @@ def test_pointwise_bf16(interpreter):
     "schedule",
     [ReduceSchedule(4, 32, True), ReduceSchedule(1, 32, True), ReduceSchedule(2, 16, False)],
 )
-def test_norms(interpreter, name, schedule):
-    check(interpreter, samples.norm(name), schedule)
+def test_norms(runner, name, schedule):
+    check(runner, samples.norm(name), schedule)
 
 
 @pytest.mark.parametrize("schedule", [ReduceSchedule(2, 64, True), ReduceSchedule(1, 16, False)])
-def test_reductions(interpreter, schedule):
-    check(interpreter, samples.reductions(), schedule)
+def test_reductions(runner, schedule):
+    check(runner, samples.reductions(), schedule)
 
 
 @pytest.mark.parametrize("size", [(3, 0), (0, 0), (0, 5), (1, 1), (5, 33)])
-def test_rows_of_nothing_one_and_odd(interpreter, size):
+def test_rows_of_nothing_one_and_odd(runner, size):
     t, width = size
     persistent = ReduceSchedule(4, max(1 << (width - 1).bit_length(), 1), True)
     for schedule in (persistent, ReduceSchedule(1, 64, True), ReduceSchedule(2, 16, False)):
-        check(interpreter, samples.sums(t, width), schedule, 8e-3)
+        check(runner, samples.sums(t, width), schedule, 8e-3)
 
 
-def test_columns(interpreter):
-    check(interpreter, samples.columns(), ReduceSchedule(16, 16, False))
+def test_columns(runner):
+    check(runner, samples.columns(), ReduceSchedule(16, 16, False))
 
 
 @pytest.mark.parametrize(
     "schedule", [GemvSchedule(1, 16, 2), GemvSchedule(4, 32, 1), GemvSchedule(16, 64, 4)]
 )
 @pytest.mark.parametrize("m", [1, 3])
-def test_gemv(interpreter, schedule, m):
-    check(interpreter, samples.linear(m), schedule)
-    check(interpreter, samples.gated(m), schedule)
+def test_gemv(runner, schedule, m):
+    check(runner, samples.linear(m), schedule)
+    check(runner, samples.gated(m), schedule)
 
 
-def test_gemv_over_many_tiles(interpreter):
-    check(interpreter, samples.linear(2, 8, 600), GemvSchedule(8, 16, 2))
+def test_gemv_over_many_tiles(runner):
+    check(runner, samples.linear(2, 8, 600), GemvSchedule(8, 16, 2))
 
 
 DOTS = [
@@ -87,19 +80,19 @@ DOTS = [
 
 @pytest.mark.parametrize("schedule", DOTS)
 @pytest.mark.parametrize("m", [2, 19])
-def test_dot(interpreter, schedule, m):
-    check(interpreter, samples.linear(m), schedule)
-    check(interpreter, samples.gated(m), schedule)
+def test_dot(runner, schedule, m):
+    check(runner, samples.linear(m), schedule)
+    check(runner, samples.gated(m), schedule)
 
 
-def test_dot_bf16(interpreter):
-    check(interpreter, samples.linear(5, dtype=bf16), DOTS[0], 8e-3)
-    check(interpreter, samples.linear(5, dtype=bf16), DOTS[2], 8e-3)
+def test_dot_bf16(runner):
+    check(runner, samples.linear(5, dtype=bf16), DOTS[0], 8e-3)
+    check(runner, samples.linear(5, dtype=bf16), DOTS[2], 8e-3)
 
 
 @pytest.mark.parametrize("schedule", [DOTS[0], DOTS[1], GemvSchedule(4, 8, 1)])
-def test_batched_product_of_activations(interpreter, schedule):
-    check(interpreter, samples.scores(), schedule)
+def test_batched_product_of_activations(runner, schedule):
+    check(runner, samples.scores(), schedule)
 
 
 BATCHES = [([1], [9]), ([1, 1, 1], [4, 17, 1]), ([5, 1, 9], [5, 12, 20]), ([3, 0, 2], [11, 4, 2])]
@@ -115,26 +108,28 @@ BATCHES = [([1], [9]), ([1, 1, 1], [4, 17, 1]), ([5, 1, 9], [5, 12, 20]), ([3, 0
         AttentionSchedule(1, 4),
     ],
 )
-def test_attention(interpreter, batch, schedule):
-    check(interpreter, samples.attention(*batch), schedule)
+def test_attention(runner, batch, schedule):
+    if runner.is_card and schedule.keys < 16:
+        pytest.skip("a matrix unit takes 16 keys or more")
+    check(runner, samples.attention(*batch), schedule)
 
 
 @pytest.mark.parametrize("schedule", [AttentionSchedule(1, 16, 2), AttentionSchedule(4, 16)])
-def test_attention_variants(interpreter, schedule):
+def test_attention_variants(runner, schedule):
     batch = ([5, 1, 9], [5, 12, 40])
-    check(interpreter, samples.attention(*batch, window=6, softcap=2.0), schedule)
-    check(interpreter, samples.attention(*batch, heads=3, groups=3, size=6), schedule)
-    check(interpreter, samples.attention(*batch, heads=6, groups=2), schedule)
-    check(interpreter, samples.attention(*batch, dtype=bf16), schedule, 8e-3)
+    check(runner, samples.attention(*batch, window=6, softcap=2.0), schedule)
+    check(runner, samples.attention(*batch, heads=3, groups=3, size=6), schedule)
+    check(runner, samples.attention(*batch, heads=6, groups=2), schedule)
+    check(runner, samples.attention(*batch, dtype=bf16), schedule, 8e-3)
 
 
-def test_sample(interpreter):
-    check(interpreter, samples.sample(), SampleSchedule(64, 128, 1))
+def test_sample(runner):
+    check(runner, samples.sample(), SampleSchedule(64, 128, 1))
 
 
-def test_rows_without_a_likeliest_token(interpreter):
+def test_rows_without_a_likeliest_token(runner):
     case = samples.sample_without_numbers()
-    check(interpreter, case, SampleSchedule(64, 128, 1))
+    check(runner, case, SampleSchedule(64, 128, 1))
     (out,) = case.written()
     chosen = case.expected()[out]
     assert (chosen[:24] == -1).all()
@@ -142,18 +137,18 @@ def test_rows_without_a_likeliest_token(interpreter):
 
 
 @pytest.mark.parametrize("splits", [3, 11])
-def test_rows_cut_into_pieces(interpreter, splits):
-    check(interpreter, samples.reductions(), ReduceSchedule(1, 16, True, splits=splits))
+def test_rows_cut_into_pieces(runner, splits):
+    check(runner, samples.reductions(), ReduceSchedule(1, 16, True, splits=splits))
 
 
-def test_cumsum(interpreter):
-    check(interpreter, samples.cumulative(), ReduceSchedule(4, 16, False))
+def test_cumsum(runner):
+    check(runner, samples.cumulative(), ReduceSchedule(4, 16, False))
 
 
 @pytest.mark.parametrize("dtype", [f32, f64])
-def test_floor_division_and_remainder_are_exact(interpreter, dtype):
+def test_floor_division_and_remainder_are_exact(runner, dtype):
     case = samples.divisions(dtype)
-    got = interpreter.run(case, PointwiseSchedule(32, 1))
+    got = runner.run(case, PointwiseSchedule(32, 1))
     x, y = (np.asarray(a, dtype.numpy) for a in case.arrays[:2])
     with np.errstate(all="ignore"):
         wanted = x // y, np.mod(x, y)
@@ -173,14 +168,17 @@ def test_divisions_of_the_module_round_as_ieee_says():
     assert body.count("tl.sqrt_rn(") == 1
 
 
-def test_every_function(interpreter):
+def test_every_function(runner, slack):
     case, names = samples.functions()
-    got, want = interpreter.run(case, PointwiseSchedule(32, 1)), case.expected()
+    got, want = runner.run(case, PointwiseSchedule(32, 1)), case.expected()
     for name, number in zip(names, case.written()):  # what is left are the records of faults
         # float32 arithmetic of a float64 reference: a few units in the last place, and an absolute
         # error where large terms cancel
-        rounded = 1e-2 if name == "to bf16" else 2e-6
-        np.testing.assert_allclose(got[number], want[number], rtol=rounded, atol=2e-6, err_msg=name)
+        bound = 2e-6 * slack
+        rounded = 1e-2 if name == "to bf16" else bound
+        np.testing.assert_allclose(
+            got[number], want[number], rtol=rounded, atol=bound, err_msg=name
+        )
 
 
 @pytest.mark.parametrize(
@@ -193,13 +191,13 @@ def test_every_function(interpreter):
         (samples.faulty_product, DotSchedule(16, 32, 16)),
     ],
 )
-def test_faults_are_recorded_and_nothing_outside_is_read(interpreter, make, schedule):
+def test_faults_are_recorded_and_nothing_outside_is_read(runner, make, schedule):
     case = make()
-    check(interpreter, case, schedule)
-    records = interpreter.run(case, schedule)[case.kernel.records].reshape(-1, 2)
+    check(runner, case, schedule)
+    records = runner.run(case, schedule)[case.kernel.records].reshape(-1, 2)
     assert records[:, 0].any()
     fine = make(index=(0, 3, 1, 4, 2))
-    records = interpreter.run(fine, schedule)[fine.kernel.records].reshape(-1, 2)
+    records = runner.run(fine, schedule)[fine.kernel.records].reshape(-1, 2)
     # no lane outside the axes reports what it holds; the zero divisor is in every `faulty`
     assert records[:, 0].tolist() == [0, 1] * (make is samples.faulty) + [0] * (
         make is not samples.faulty
