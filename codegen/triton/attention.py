@@ -129,7 +129,7 @@ class _Emitter:
         self.group = part.num_heads // part.num_kv_heads
         # a matrix tile has at least 16 rows
         self.rows = max(16, power_of_2(schedule.queries * self.group))
-        self.width = power_of_2(part.head_dim)
+        self.width = max(16, power_of_2(part.head_dim))  # and as many columns
         q, kv = (kernel.params[p].type.dtype for p in (part.q, part.kv))
         self.feed: DType = f32 if interpret or f32 in (q, kv) or q.bits < kv.bits else q
         self.own = len(kernel.params) - (3 if schedule.splits > 1 else 0)
