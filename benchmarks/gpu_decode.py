@@ -22,6 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 from tilewright import passes
 from tilewright.codegen.build import build
+from tilewright.frontend.checkpoint import empty_module
 from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16
@@ -51,11 +52,7 @@ def config(layers: int) -> LlamaConfig:
 def compile_program(layers: int, target: str, results: dict):
     """Capture a model without data and compile it."""
     start = time.time()
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("meta"):
-        model = LlamaForCausalLM(config(layers)).eval()
-    torch.set_default_dtype(default)
+    model = empty_module(config(layers), bf16, "the benchmark")
     captured = capture_causal_lm(model, dtype=bf16)
     captured_at = time.time()
     pipeline = language_model(bf16, page_size=PAGE_SIZE, max_tokens=8192, samples=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -233,7 +234,10 @@ class CompiledModule:
                 outputs = executable(*arrays)
         else:
             outputs = executable(*arrays)
-        return variant.imported.signature.restore(
+        signature = variant.imported.signature
+        for name, index in signature.written:
+            _write(inputs[name], outputs[index])
+        return signature.restore(
             [torch.from_dlpack(o) if wants_torch else o.numpy() for o in outputs]
         )
 
@@ -269,6 +273,20 @@ def _is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and (
         hasattr(leaf, "__dlpack__") or hasattr(leaf, "__array_interface__")
     )
+
+
+def _write(argument: Any, output: Any) -> None:
+    """An argument that the module writes into, with what it holds afterwards."""
+    if isinstance(argument, torch.Tensor):
+        argument.detach().copy_(torch.from_dlpack(output))
+    elif isinstance(argument, np.ndarray):
+        np.copyto(argument, output.numpy())
+    else:
+        raise UnsupportedModel(
+            "the module writes into one of its arguments",
+            facts=f"it is a {type(argument).__name__}, which may not be written",
+            fix="pass a tensor or a NumPy array",
+        )
 
 
 def _plain(array: Any) -> Any:

@@ -62,6 +62,12 @@ OF_NUMBERS = frozenset(
     )
 )
 
+# what the operations that torch leaves of these stand for
+_REASONS = dict.fromkeys(
+    ("_add_batch_dim", "_remove_batch_dim"),
+    "torch.vmap; write the axis it maps over into the module",
+)
+
 # given unfit data these fail while they run: their errors name the operation and its source line
 MAY_FAIL = frozenset(
     ("embedding", "index_select", "gather", "take_along_dim", "index", "_unsafe_index", "take")
@@ -234,6 +240,8 @@ class Importer:
 
     def _import(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
         name = target_name(node.target)
+        if name == "with_effects":  # torch keeps the order of checks of values: of which operation?
+            return self._miss(node, target_name(node.args[1]), "")
         if name in _INLINED:
             return self._inline(node, env, name)
         if isinstance(node.meta.get("val"), torch.SymBool):
@@ -249,7 +257,7 @@ class Importer:
             container = env[node.all_input_nodes[0]]
             return _POISON if container is _POISON else container[node.args[1]]
         if name not in HANDLERS:
-            return self._miss(node, name, "")
+            return self._miss(node, name, _REASONS.get(name, ""))
         poisoned = False
 
         def load(n: fx.Node) -> Any:
@@ -317,7 +325,12 @@ class Importer:
     def _inline(self, node: fx.Node, env: Mapping[fx.Node, Any], name: str) -> Any:
         before = 1 if name == "wrap_with_set_grad_enabled" else 4
         if name == "wrap_with_autocast" and node.args[2]:
-            return self._miss(node, name, "autocast changes dtypes; cast in the module instead")
+            # the region itself has no line of its own: that of the first operation in it
+            inside = env[cast(fx.Node, node.args[before])].graph.nodes
+            first = next((n for n in inside if n.meta.get("stack_trace")), node)
+            return self._miss(
+                first, "torch.autocast", "it changes dtypes; cast in the module instead"
+            )
         body = env[cast(fx.Node, node.args[before])]
         inner = dict(
             zip(

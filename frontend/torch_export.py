@@ -44,6 +44,7 @@ class Signature:
     inputs: tuple[str | None, ...]  # for each leaf of the arguments, its input, or None: constant
     constants: tuple[Any, ...]  # what those constant leaves were when traced
     outputs: tuple[OutputLeaf, ...]
+    written: tuple[tuple[str, int], ...] = ()  # (input, output): what the module writes into it
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as a mapping from input names; `ShapeError` if their structure differs."""
@@ -152,7 +153,7 @@ class _ProgramImport:
         env, inputs, constants = self._arguments(builder, table, placeholders)
         results = importer.run(program.graph, program.graph_module, env, self.progress)
         importer.raise_missing()
-        outputs, leaves = self._results(builder, results)
+        outputs, leaves, written = self._results(builder, results)
         used = {operand for node in builder.nodes for operand in node.operands} | set(outputs)
         used |= set(builder.updates.values())
         builder.weights = [w for w in builder.weights if w in used]
@@ -167,6 +168,7 @@ class _ProgramImport:
                 tuple(inputs),
                 tuple(constants),
                 tuple(leaves),
+                tuple(written),
             ),
             tuple(table.notes),
         )
@@ -257,6 +259,8 @@ class _ProgramImport:
                     constants.append(env[node])
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 env[node] = self._weight(builder, str(spec.target), spec, mutated, seen)
+            elif spec.kind is InputKind.TOKEN:
+                env[node] = None
             else:
                 raise UnsupportedModel(
                     f"the module has an argument of kind {spec.kind.name}",
@@ -298,21 +302,25 @@ class _ProgramImport:
 
     def _results(
         self, builder: Builder, results: tuple[Any, ...]
-    ) -> tuple[list[Value], list[OutputLeaf]]:
+    ) -> tuple[list[Value], list[OutputLeaf], list[tuple[str, int]]]:
         outputs: list[Value] = []
         leaves: list[OutputLeaf] = []
+        written: list[tuple[str, int]] = []
         specs = self.program.graph_signature.output_specs
         for result, spec in zip(results, specs, strict=True):
             if spec.kind is OutputKind.BUFFER_MUTATION:
                 name = str(spec.target).removeprefix(self.strip).lstrip(".")
                 builder.updates[name] = result
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                written.append((str(spec.target), len(outputs)))
+                outputs.append(result)
+            elif spec.kind is OutputKind.TOKEN:
+                continue  # only orders checks, which importing refuses by name
             elif spec.kind is not OutputKind.USER_OUTPUT:
                 raise UnsupportedModel(
-                    "the module writes into one of its arguments"
-                    if spec.kind is OutputKind.USER_INPUT_MUTATION
-                    else f"the module has a result of kind {spec.kind.name}",
+                    f"the module has a result of kind {spec.kind.name}",
                     where=str(spec.target),
-                    fix="return the new value, or keep it in a buffer",
+                    fix="return tensors, numbers and containers of them",
                 )
             elif isinstance(result, Value):
                 leaves.append(OutputLeaf(len(outputs)))
@@ -322,7 +330,7 @@ class _ProgramImport:
                 outputs.append(builder.dim_value(value=result))
             else:
                 leaves.append(OutputLeaf(None, constant=result))
-        return outputs, leaves
+        return outputs, leaves, written
 
 
 def _proved(graph: Graph) -> Graph:

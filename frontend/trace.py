@@ -19,6 +19,7 @@ import torch
 import torch.fx.experimental._config as symbolic_config
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import TorchFunctionMode
 
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
 from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
@@ -98,6 +99,7 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
 
     Operations in our table stay whole. Only needed for programs that `needs_decomposition` names.
     """
+    _alias_what_dropout_returns(program)
     table = torch.export.default_decompositions()
     for overload in list(table):
         if target_name(overload) in HANDLERS:
@@ -110,6 +112,21 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
             if explained is error:
                 raise
             raise explained from error
+
+
+def _alias_what_dropout_returns(program: ExportedProgram) -> None:
+    """Dropout that drops nothing as the alias of its input that it is, though its schema hides it.
+
+    Else an operation in place on its result would not reach the input.
+    """
+    aten = torch.ops.aten
+    dropouts = {f"{n}.default" for n in ("dropout", "feature_dropout", "alpha_dropout")}
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
+            if target_name(node.target).removeprefix("aten.") in dropouts:
+                x, p, train = node.args
+                if p == 0 or not train:
+                    node.target, node.args = aten.alias.default, (x,)
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
@@ -147,6 +164,7 @@ def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(_NarrowByTensor())
             stack.enter_context(_quiet())
             # the config module gets its methods when it is loaded
             config: Any = symbolic_config
@@ -160,6 +178,28 @@ def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+
+
+class _NarrowByTensor(TorchFunctionMode):
+    """narrow(x, dim, start, length) whose start is a tensor, as a choice of the rows by index.
+
+    Torch would read the start's value, which a trace has not; indices are checked as all are.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.narrow, torch.Tensor.narrow):
+            given = dict(zip(("input", "dim", "start", "length"), args)) | kwargs
+            x, start = given.get("input"), given.get("start")
+            if isinstance(x, torch.Tensor) and isinstance(start, torch.Tensor):
+                size, length = x.shape[given["dim"]], given["length"]
+                # the first row counts from the end where it is negative; the rows after it follow
+                first = torch.where(start < 0, start + size, start)
+                rows = first + torch.arange(length, device=x.device)
+                return torch.index_select(x, given["dim"], rows)
+        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -221,11 +261,16 @@ def explain(error: Exception) -> Exception:
             facts="\n".join(lines) or _first_line(error),
             fix="leave that axis out of dynamic_shapes, or declare the relation it names",
         )
-    dependent = ("data-dependent", "could not guard", "could not extract specialized integer")
+    dependent = (
+        *("data-dependent", "could not guard", "could not extract specialized integer"),
+        "pending unbacked symbols",
+    )
     if any(phrase in lowered for phrase in dependent):
         return _data_dependent(error)
     module = type(error).__module__
-    if module.startswith(("torch._dynamo", "torch._export", "torch.export", "torch._subclasses")):
+    if module.startswith(
+        ("torch._dynamo", "torch._export", "torch.export", "torch._subclasses")
+    ) or ("does not require grad" in lowered):
         return UnsupportedModel(
             "torch.export cannot trace the module",
             where=_user_frame(error),

@@ -213,13 +213,14 @@ def sample(vocab=300) -> Case:
 def sample_without_numbers(vocab=300) -> Case:
     """Rows of which no logit is the largest, greedy, drawn, and cut; and sound ones beside them."""
     case = sample(vocab)
+    rows = len(case.arrays[0])
     logits = np.concatenate([case.arrays[0]] * 4)
-    for row in range(24):
+    for row in range(3 * rows):
         value = (np.nan, np.inf, -np.inf)[row % 3]
         logits[row, slice(None) if value == -np.inf else (7 * row) % vocab] = value
-    logits[24:, ::2] = -np.inf
+    logits[3 * rows :, ::2] = -np.inf
     rest = [np.concatenate([a] * 3 + [a[::-1]]) for a in case.arrays[1:]]
-    return replace(case, arrays=[logits, *rest], sizes={"rows": 32})
+    return replace(case, arrays=[logits, *rest], sizes={"rows": 4 * rows})
 
 
 def functions() -> tuple[Case, list[str]]:
