@@ -98,7 +98,7 @@ def attention(
     result = torch.ops.tilewright.attention(
         query, key, value, scale, True, attention_mask.window, cap
     )
-    return result.transpose(1, 2), None
+    return _contiguous(result), None
 
 
 def dense_attention(
@@ -133,7 +133,15 @@ def dense_attention(
         scale=scaling,
         enable_gqa=True,
     )
-    return result.transpose(1, 2), None
+    return _contiguous(result), None
+
+
+def _contiguous(result: torch.Tensor) -> torch.Tensor:
+    """[B, H, S, D] -> [B, S, H, D], of which models take views.
+
+    A copy without asking: contiguous() would branch on whether sizes are 1.
+    """
+    return result.transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def describe_mask(

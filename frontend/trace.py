@@ -268,9 +268,8 @@ def explain(error: Exception) -> Exception:
     if any(phrase in lowered for phrase in dependent):
         return _data_dependent(error)
     module = type(error).__module__
-    if module.startswith(
-        ("torch._dynamo", "torch._export", "torch.export", "torch._subclasses")
-    ) or ("does not require grad" in lowered):
+    tracers = ("torch._dynamo", "torch._export", "torch.export", "torch._subclasses")
+    if module.startswith(tracers) or "does not require grad" in lowered:
         return UnsupportedModel(
             "torch.export cannot trace the module",
             where=_user_frame(error),

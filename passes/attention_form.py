@@ -36,6 +36,7 @@ class Written:
     softcap: float | None
     masks: tuple[MaskStep, ...]
     scores: Shape  # of the scores, masked: [..., heads, queries, keys]
+    is_guarded: bool  # NaN, which a row that sees nothing gives, is replaced by 0
     inside: tuple[Node, ...]
 
 
@@ -56,6 +57,7 @@ class _Reader:
         self.node = node
         self.inside: list[Node] = []
         self.shape: Shape = ()  # of the scores
+        self.is_guarded = False
 
     def read(self) -> Written | str | None:
         weights, values = self.node.operands
@@ -89,6 +91,7 @@ class _Reader:
             softcap,
             tuple(masks),
             self.shape,
+            self.is_guarded,
             tuple(self.inside),
         )
 
@@ -101,6 +104,7 @@ class _Reader:
             if asks is not None and asks.op.name == "isnan" and asks.operands[0] is kept:
                 if constant_of(fill) == 0:
                     self.inside += [node, asks]
+                    self.is_guarded = True
                     node = kept.node
         if node is None or node.op.name != "softmax":
             return None

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from ..ir.builder import Builder
+from ..ir.dim import Dim
 from ..ir.errors import ShapeError
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape, bool_
@@ -11,6 +13,7 @@ from . import findings
 from .attention_form import Written, divisor_of, read_attention
 from .manager import Pass
 from .masks import read_mask
+from .patterns import constant_of
 from .rewrite import replace_nodes
 
 _ATTENTION = frozenset(("attention",))
@@ -44,7 +47,7 @@ class _WrittenOut:
         if not isinstance(found, Written):
             return None  # another match changed what it is made of
         try:
-            result = _build(b, found)
+            result = _build(b, self.graph, found)
         except ShapeError as error:
             findings.current().decline("written_out", error.what)
             return None
@@ -73,7 +76,7 @@ class _WrittenOut:
         return found
 
 
-def _build(b: Builder, found: Written) -> Value:
+def _build(b: Builder, graph: Graph, found: Written) -> Value:
     q, k, v = found.q, found.k, found.v
     if not found.is_transposed:
         rank = k.type.rank
@@ -82,7 +85,43 @@ def _build(b: Builder, found: Written) -> Value:
     q, k, v = (_with_batch(b, x, batch) for x in (q, k, v))
     mask = _joined_mask(b, found, q)
     operands = (q, k, v) if mask is None else (q, k, v, mask)
-    return b.attention(*operands, scale=found.scale, softcap=found.softcap)
+    result = b.attention(*operands, scale=found.scale, softcap=found.softcap)
+    if mask is None or found.is_guarded or _sees_something(graph, mask, q.shape[-2], k.shape[-2]):
+        return result
+    # a row that sees nothing is 0 in our op, and 0 / 0 where softmax is written out
+    return b.where(_seen(b, mask), result, b.constant(float("nan"), q.dtype))
+
+
+def _seen(b: Builder, mask: Value) -> Value:
+    """Whether each query sees some key: the mask's shape with one key."""
+    if mask.dtype is not bool_:
+        mask = b.ne(mask, b.constant(float("-inf"), mask.dtype))
+    return b.any(mask, axes=(-1,), keepdims=True)
+
+
+def _sees_something(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> bool:
+    """Whether every query is known to see a key, or weighs the keys that the mask hides."""
+    if _is_finite(mask):
+        return True
+    reading = read_mask(graph, mask, queries, keys)
+    # causal is aligned with the last key: query i sees key i + keys - queries
+    return not reading.rest and graph.facts.proved_le(queries, keys)
+
+
+def _is_finite(mask: Value) -> bool:
+    """Whether a float mask is made of finite numbers alone."""
+    number, node = constant_of(mask), mask.node
+    if not mask.dtype.is_float:
+        return False
+    if number is not None or node is None:
+        return number is not None and isfinite(number)
+    if node.op.name == "where":
+        return all(_is_finite(v) for v in node.operands[1:])
+    if node.op.kind == "view" or node.op.name == "cast":
+        # bools and integers, as floats, are finite
+        return all(_is_finite(v) or not v.dtype.is_float for v in node.operands)
+    # HF's masks are a condition as 0 or 1 times the lowest number
+    return node.op.name == "mul" and all(_is_finite(v) for v in node.operands)
 
 
 def _with_batch(b: Builder, x: Value, batch: Shape) -> Value:

@@ -1,0 +1,265 @@
+"""Values at the edges of numbers and of shapes, to the bit where eager's own are exact.
+
+Many small functions are compiled as one program: starting the compiler costs more than they do.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tilewright
+from tilewright.ir.errors import TilewrightError
+
+INF, NAN = math.inf, math.nan
+LOW, TOP = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+FLOATS = torch.tensor([0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 7.0, -7.75, 1e30, -1e30, INF, -INF, NAN])
+WHOLE = torch.tensor([LOW, LOW + 1, -9, -1, 0, 1, 8, TOP - 1, TOP])
+NARROW = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16)
+DTYPES = (*NARROW, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16)
+DTYPES = (*DTYPES, torch.int8, torch.uint8, torch.bool)
+
+
+def module(function):
+    """A module whose forward is the function."""
+    return type("Case", (nn.Module,), {"forward": lambda self, *args: function(*args)})().eval()
+
+
+def check(function, *args, **bounds):
+    """Compiled and eager give the same results, signs of zero included; gives the program."""
+    compiled = tilewright.compile(module(function), args, target="cpu")
+    same(function, compiled, *args, **bounds)
+    return compiled
+
+
+def same(function, compiled, *args, rtol=0.0, atol=0.0):
+    """One call of both, on copies of the arguments, which must end alike too."""
+    ours, theirs = [a.clone() for a in args], [a.clone() for a in args]
+    got, want = compiled(*ours), module(function)(*theirs)
+    for a, b in zip([*got, *ours], [*want, *theirs], strict=True):
+        if a.dtype in NARROW:
+            a, b = a.float(), b.float()
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True, check_stride=False)
+        if a.is_floating_point():
+            number = ~b.isnan()
+            assert torch.equal(a.signbit()[number], b.signbit()[number])
+
+
+def test_quotients_and_remainders_of_floats():
+    def function(a, b):
+        results = []
+        for x, y in ((a, 3.0), (a, -2.5), (a, INF), (a[:, None], b)):
+            results += [torch.fmod(x, y), torch.remainder(x, y)]
+        results += [torch.div(a, 3.0, rounding_mode=m) for m in ("trunc", "floor")]
+        return results
+
+    check(function, FLOATS, torch.tensor([4.0, -3.0, 0.5]))
+    check(function, FLOATS.double(), torch.tensor([4.0, -3.0, 0.5]).double())
+
+
+def test_quotients_and_remainders_of_integers():
+    def function(a, b, c, d):
+        results = []
+        for x, y in ((a, 7), (a, -5), (a[:, None], b), (c, 6), (c, -6), (d, 7)):
+            results += [torch.div(x, y, rounding_mode=m) for m in ("trunc", "floor")]
+            results += [torch.fmod(x, y), torch.remainder(x, y)]
+        return results
+
+    small = torch.arange(-128, 128, dtype=torch.int8)
+    check(function, WHOLE, torch.tensor([3, -2, LOW, TOP]), small, torch.arange(256).byte())
+
+
+def test_numbers_meet_narrow_floats_as_in_torch():
+    third = 1 / 3
+    wide = torch.tensor(third, dtype=torch.float64)
+
+    def function(a, b, scale):
+        results = []
+        for x in (a, b):
+            results += [x * third, x / third, x * wide, x * scale, x / scale, x + third, x - third]
+            results += [x > third, x == third, x.clamp(min=third)]
+            results += [torch.where(x > 0, x, third), x.masked_fill(x > 0, third), x.fmod(third)]
+            results += [torch.addcmul(x, x, x, value=third), F.leaky_relu(x, third)]
+            results += [torch.full((3,), 0.1, dtype=x.dtype).float(), x * 1e10, x + 1e10]
+        return results
+
+    a = torch.cat([torch.randn(300), torch.tensor([third, 0.0, INF, NAN])])
+    check(function, a.half(), a.bfloat16(), wide)
+
+
+def test_integers_wrap_as_numbers_do():
+    def function(a, b):
+        return [a + 1000, a * 300, a > 1000, b * -3, b == 300, torch.full((2,), 0.1).double()]
+
+    check(function, torch.arange(-5, 5, dtype=torch.int8), torch.arange(9).byte())
+
+
+def test_every_rounding_of_the_module_happens():
+    def function(a, b):
+        square, product = a * a, a * b
+        return [
+            *(square - b * b, product + square, product - b * a * 0.75, a * 1.3 - b * 0.7),
+            *((product.half().float() - product), product.bfloat16().float() * b + a),
+            *(torch.lerp(a, b, 1.0), torch.lerp(a, b, 0.0), torch.linspace(-0.1, 0.7, 11)[-1:]),
+            ((a + 1e8) - 1e8),
+        ]
+
+    check(function, torch.randn(999), torch.randn(999))
+
+
+def test_powers_and_logarithms_are_exact_where_they_are_whole():
+    def function(x, twos, tens):
+        values = [torch.exp2(x), torch.log2(twos), torch.log10(tens)]
+        return [*values, torch.exp2(x.double()), torch.threshold(FLOATS, 0.5, -3.0)]
+
+    twos = torch.exp2(torch.arange(-140.0, 128.0))
+    tens = torch.tensor([float(10**k) for k in range(11)])
+    check(function, torch.arange(-149.0, 129.0), twos, tens)
+
+
+def test_casts_between_all_dtypes():
+    edges = [448.0, 449.0, 464.0, 465.0, 480.0, 57344.0, 61439.0, 61440.0, 65519.0, 65520.0, 300.0]
+    edges += [2.0**-k for k in (9, 10, 14, 16, 17, 24, 25)] + [3 * 2.0**-10, 3 * 2.0**-17]
+    edges += [127.5, 128.0, 255.0, 256.0, 32768.0, 2.0**31, 2.0**63, 1e19, 1e300]
+    numbers = torch.cat([FLOATS.double(), torch.tensor(edges), torch.randn(99).double() * 20])
+    numbers = torch.cat([numbers, -numbers])
+    check(lambda *xs: [x.to(d) for x in xs for d in DTYPES], *(numbers.to(d) for d in DTYPES))
+
+
+def test_narrow_constants_are_cast_without_warnings():
+    def function(x):
+        made = [torch.full((2,), v) for v in (INF, NAN, 1e30, -2.7)]
+        return [x, *(v.to(d) for v in made for d in (torch.int64, torch.float64, torch.float16))]
+
+    check(function, torch.zeros(2))
+
+
+def test_operations_in_place_reach_what_they_alias():
+    def function(x):
+        F.dropout(x, 0.5, False).add_(1.0)
+        F.alpha_dropout(x.flatten(), 0.2, False).mul_(3.0)
+        for view in (
+            x.contiguous(),
+            x.to(x.dtype),
+            x.reshape(6),
+            x.expand_as(x),
+            torch.positive(x),
+        ):
+            view.sub_(0.25)
+        return [x * 2]
+
+    compiled = check(function, torch.randn(6))
+    given = np.ones(6, np.float32)
+    compiled(given)
+    np.testing.assert_array_equal(given, np.full(6, 4.75, np.float32))
+
+
+def test_rows_from_a_start_in_a_tensor():
+    def function(x, start):
+        return [x.narrow(1, start, 2), torch.narrow(x, dim=0, start=start - 5, length=1)]
+
+    compiled = check(function, torch.randn(4, 6), torch.tensor(3))
+    for start in (2, 4):
+        same(function, compiled, torch.randn(4, 6), torch.tensor(start))
+
+
+def test_shapes_of_indexing_and_rolling():
+    def function(x, row, column, flat, none, number):
+        return [
+            *(torch.take_along_dim(x, i, 1) for i in (row, column)),
+            *(torch.take_along_dim(x, flat), torch.take_along_dim(x[:1], column, 0)),
+            *(torch.roll(none, 2, 0), torch.roll(none, 1, 1), torch.roll(none, 3)),
+            *(torch.roll(x, (5, -7), (0, 1)), torch.roll(x, 100), torch.roll(number, 3)),
+            torch.transpose_copy(number, 0, 0),
+        ]
+
+    row, column = torch.tensor([[2, 0, 1, 1, 3]]), torch.tensor([[0], [0], [0]])
+    x, none = torch.randn(3, 4), torch.zeros(0, 3)
+    check(function, x, row, column, torch.tensor([11, 0, 5]), none, torch.tensor(2.0))
+
+
+def test_products_over_every_rank():
+    def function(number, vector, matrix, batch, weight):
+        inner = [torch.inner(a, b) for a in (matrix, batch, vector) for b in (vector, matrix)]
+        inner += [torch.inner(number, matrix), torch.inner(vector, batch)]
+        products = [vector @ vector, matrix @ vector, vector @ matrix.T, batch @ vector]
+        products += [batch @ matrix.T, torch.tensordot(batch, matrix, ([2], [1]))]
+        products += [torch.einsum("bij,kj->bik", batch, matrix), torch.kron(matrix, vector)]
+        both = [F.bilinear(vector, vector, weight), F.bilinear(matrix, matrix, weight)]
+        return [
+            *inner,
+            *products,
+            *both,
+            F.bilinear(batch, batch, weight),
+            F.linear(vector, vector),
+        ]
+
+    args = [torch.randn(s).double() for s in ((), (4,), (3, 4), (2, 3, 4), (5, 4, 4))]
+    check(function, *args, rtol=1e-12, atol=1e-12)
+    large = torch.tensor([[2**40, -(2**41)], [3, LOW]])
+    check(lambda x: [x @ x, x[0] @ x[1]], large)
+
+
+def test_rolled_and_split_dynamic_axes():
+    def function(x):
+        half = x[: (x.shape[0] + 1) // 2] * 1.0
+        return [x.roll(1, 0), x.roll(-70, 0), x.roll((2, 3), (0, 1)), x.flip(0), half]
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    example = (torch.randn(4, 5),)
+    shapes = {"args": ({0: rows},)}
+    compiled = tilewright.compile(module(function), example, dynamic_shapes=shapes, target="cpu")
+    for count in (2, 3, 7, 64):
+        same(function, compiled, torch.randn(count, 5))
+
+
+@pytest.mark.parametrize("is_float", [False, True])
+def test_rows_that_see_nothing(is_float):
+    keep = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
+    added = torch.zeros(3, 3).masked_fill(~keep, -INF)
+
+    def function(q, k, v, mask):
+        fused = F.scaled_dot_product_attention(q, k, v, mask)
+        scores = q @ k.mT
+        masked = scores + mask if is_float else scores.masked_fill(~mask, -INF)
+        weights = torch.softmax(masked, -1)
+        finite = torch.softmax(scores.masked_fill(~keep, torch.finfo(q.dtype).min), -1)
+        causal = torch.ones(3, 3, dtype=torch.bool).tril()
+        seen = torch.softmax(scores.masked_fill(~causal, -INF), -1)
+        fewer = F.scaled_dot_product_attention(q, k[..., :2, :], v[..., :2, :], is_causal=True)
+        return [fused, weights @ v, weights.nan_to_num(0.0) @ v, finite @ v, seen @ v, fewer]
+
+    q, k, v = (torch.randn(1, 2, 3, 4) for _ in range(3))
+    compiled = tilewright.compile(module(function), (q, k, v, added if is_float else keep))
+    got = compiled(q, k, v, added if is_float else keep)
+    want = module(function)(q, k, v, added if is_float else keep)
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def gradient(x):
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad((x * x).sum(), x)[0]
+
+
+def autocast(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x @ x
+
+
+REFUSED = {
+    "aten.linalg_inv_ex": torch.linalg.inv,
+    "torch.autocast": autocast,
+    "torch.vmap": torch.vmap(lambda row: row.sum()),
+    "torch.export cannot trace": gradient,
+    "depends on the values": lambda x: x[: int(x.sum())],
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_not_supported_is_refused_by_name(words):
+    with pytest.raises(TilewrightError, match=words):
+        tilewright.compile(module(REFUSED[words]), (torch.eye(3),), target="cpu")
