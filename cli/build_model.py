@@ -10,6 +10,7 @@ from ..ir.types import f32
 from ..runtime.artifact import Artifact, load_artifact
 from . import cache
 from .compiler import require_tools
+from .facts import check_facts, is_language_model
 from .machine import release_memory
 from .request import PAGE_SIZE, Request
 
@@ -84,13 +85,14 @@ def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:
 
 def _language_model(path: Path, progress: Progress) -> Artifact:
     artifact = load_artifact(path, progress)
-    if artifact.program.kv is None or "context_len" not in artifact.facts:
+    if artifact.program.kv is None or not is_language_model(artifact.facts):
         raise ArtifactError(
             "the artifact is no language model",
             where=str(path),
             facts=f"it holds the program {artifact.program.name!r} alone",
             fix="give one that `tilewright compile` made of a language model",
         )
+    check_facts(artifact.facts, path)
     return artifact
 
 
@@ -116,7 +118,7 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     source = captured.tokenizer
     # without one, prompts are lists of token numbers
     text = source.load().stored() if source is not None and source.exists else {}
-    text_facts = text.pop("facts", {"special_tokens": {}, "eos_ids": []})
+    text_facts = text.pop("facts", {"special_tokens": {}, "chat_templates": {}, "eos_ids": []})
     captured_at = time.perf_counter()
     pipeline = language_model(
         None if stored == f32 else stored,

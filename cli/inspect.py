@@ -9,6 +9,7 @@ import typer
 from ..ir.errors import OptionError
 from . import options
 from .console import human_bytes, print_json
+from .facts import check_facts, is_language_model
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -37,6 +38,8 @@ def inspect(
     path = _find(model)
     if is_artifact(path):
         artifact = open_artifact(path)
+        if is_language_model(artifact.facts):
+            check_facts(artifact.facts, path)
         if source:
             print(_kernel_source(artifact, source), end="")
         elif graph:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from ..ir.errors import ArtifactError
+from ..ir.errors import ArtifactError, shown
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..ir.target import get_target
@@ -146,12 +146,12 @@ def open_artifact(path: Path | str, progress: Progress = unwatched) -> Artifact:
             text(GRAPH),
             text(TOKENIZER),
             text(CHAT),
-            _parse(require(FACTS), FACTS, path),
+            _object(require(FACTS), FACTS, path),
             read_safetensors(contents[STATES], STATES) if STATES in contents else {},
             {n[len(EXTRAS) :]: bytes(c) for n, c in contents.items() if n.startswith(EXTRAS)},
         )
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+        raise _damaged(path, f"{type(error).__name__}: {str(error)[:200]}") from error
 
 
 def read_manifest(path: Path | str) -> Mapping[str, Any]:
@@ -208,7 +208,12 @@ def _read_manifest(storage: Storage) -> dict[str, Any]:
         raise _damaged(storage.path, f"{MANIFEST} has {size} bytes")
     manifest = _parse(storage.map(MANIFEST), MANIFEST, storage.path)
     if not isinstance(manifest, dict) or manifest.get("format") != "tilewright":
-        raise _damaged(storage.path, f"{MANIFEST} is not one of ours")
+        raise ArtifactError(
+            "this is no artifact",
+            where=str(storage.path),
+            facts=f"it has a {MANIFEST}, which something else wrote",
+            fix="`tilewright compile` writes artifacts",
+        )
     if manifest.get("version") != VERSION:
         raise ArtifactError(
             "the artifact is of another version",
@@ -219,6 +224,9 @@ def _read_manifest(storage: Storage) -> dict[str, Any]:
     files, target = manifest.get("files"), manifest.get("target")
     if not isinstance(files, dict) or not isinstance(target, dict) or len(files) > MAX_FILES:
         raise _damaged(storage.path, f"{MANIFEST} lacks its table of files, or its target")
+    isa = target.get("isa", [])
+    if not isinstance(isa, list) or not all(isinstance(name, str) for name in isa):
+        raise _damaged(storage.path, f"{MANIFEST} says of the processor: {shown(isa)}")
     return manifest
 
 
@@ -235,7 +243,7 @@ def _contents(storage: Storage, files: Mapping[str, Any], progress: Progress) ->
 
 def _verified(storage: Storage, name: str, facts: Any, hashed: Callable[[int], None]) -> Any:
     if not isinstance(facts, dict):
-        raise _damaged(storage.path, f"the manifest says of {name!r}: {facts!r}")
+        raise _damaged(storage.path, f"the manifest says of {shown(name)}: {shown(facts)}")
     size = storage.size(check_name(name))
     if size is None:
         raise _damaged(storage.path, f"{name} is missing")
@@ -268,6 +276,13 @@ def _parse(content: Any, name: str, path: Path) -> Any:
         return json.loads(bytes(content))
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"{name} is no JSON: {error}") from error
+
+
+def _object(content: Any, name: str, path: Path) -> dict[str, Any]:
+    value = _parse(content, name, path)
+    if not isinstance(value, dict):
+        raise _damaged(path, f"{name} is no JSON object")
+    return value
 
 
 def _damaged(path: Path, facts: str) -> ArtifactError:

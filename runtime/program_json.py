@@ -51,7 +51,7 @@ def program_from_json(
         raise ArtifactError(
             "the stored program is damaged",
             where="program.json",
-            facts=f"{type(error).__name__}: {error}",
+            facts=f"{type(error).__name__}: {str(error)[:300]}",
             fix="copy the artifact again, or build it again",
         ) from error
     check_program(program)
@@ -134,7 +134,7 @@ def _program(data: Any, blobs: Mapping[str, bytes], source_of: Callable[[str], s
         arena_bytes=dims(data["arena_bytes"]),
         blobs=blobs,
         checks=tuple(map(_read_check, data["checks"])),
-        kv=KVLayout.from_json(data["kv"]) if data["kv"] is not None else None,
+        kv=_read_kv(data["kv"]),
         meta=frozen(data["meta"]),
     )
 
@@ -205,6 +205,18 @@ def _read_kernel(data: Any, source_of: Callable[[str], str]) -> Kernel:
         options=frozen(data["options"]),
         args=None if args is None else tuple(map(_text, args)),
     )
+
+
+def _read_kv(data: Any) -> KVLayout | None:
+    if data is None:
+        return None
+    for layer in data["layers"]:
+        _text(layer["state"])
+        window = layer["window"]
+        for number in (layer["num_kv_heads"], layer["head_dim"], 1 if window is None else window):
+            if type(number) is not int or number < 1:
+                raise ValueError(f"a layer's keys and values are {layer}")
+    return KVLayout.from_json(data)
 
 
 def _read_step(data: Any, dims: _Dims) -> Step:

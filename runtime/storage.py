@@ -8,6 +8,7 @@ import mmap
 import os
 import secrets
 import shutil
+import stat
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -167,8 +168,13 @@ class _Zip:
             raise self._error(f"it has {len(entries)} files, at most {MAX_FILES} are read")
         self._where: dict[str, tuple[int, int]] = {}
         for entry in entries:
-            if not entry.is_dir():
+            if not entry.filename.endswith("/"):  # a directory
                 self._add(entry)
+        end = 0
+        for name, (start, size) in sorted(self._where.items(), key=lambda item: item[1]):
+            if start < end:  # the same bytes under many names would be hashed as often
+                raise self._error(f"{name} lies over another file")
+            end = start + size
 
     def _add(self, entry: zipfile.ZipInfo) -> None:
         name = check_name(entry.filename)
@@ -176,6 +182,8 @@ class _Zip:
             raise self._error(f"{name} is compressed; only stored files are read (zip -0)")
         if entry.flag_bits & 1:
             raise self._error(f"{name} is encrypted")
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            raise self._error(f"{name} is a link")
         if name in self._where:
             raise self._error(f"{name} is there twice")
         header = self._map[entry.header_offset : entry.header_offset + 30]

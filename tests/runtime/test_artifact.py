@@ -238,7 +238,7 @@ def test_version_format_and_path(folder, tmp_path):
     with pytest.raises(ArtifactError, match="it has version 99, this runtime reads 2"):
         load_artifact(folder)
     edit_manifest(folder, lambda d: d.update(format="other"))
-    with pytest.raises(ArtifactError, match=r"manifest.json is not one of ours"):
+    with pytest.raises(ArtifactError, match=r"it has a manifest.json, which something else wrote"):
         load_artifact(folder)
     (folder / "manifest.json").write_text("{" * 100_000)
     with pytest.raises(ArtifactError, match=r"manifest.json is no JSON"):
@@ -315,6 +315,12 @@ def test_zips_of_others(tmp_path):
         load_artifact(rezip(path, tmp_path / "d.zip", extra=["../out"]))
     with pytest.warns(UserWarning, match="Duplicate name"):
         rezip(path, tmp_path / "e.zip", extra=["facts.json"])
+    link = zipfile.ZipInfo("facts.json")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "g.zip", "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(ArtifactError, match=r"facts.json is a link"):
+        load_artifact(tmp_path / "g.zip")
     with pytest.raises(ArtifactError, match=r"facts.json is there twice"):
         load_artifact(tmp_path / "e.zip")
     (tmp_path / "f.zip").write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -422,3 +428,19 @@ def test_hash_of_pieces_is_the_hash_of_the_whole(size):
         hasher.write(data[at : at + 5_000_001])
     assert hasher.hexdigest() == digest(data)
     assert hasher.size == size
+
+
+def test_files_of_a_zip_share_no_bytes(tmp_path):
+    """A directory of many names for the same large file would be read as often."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("manifest.json", "b", "c"):
+            archive.writestr(name, bytes(5000))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\1\2")
+    while at >= 0:
+        data[at + 42 : at + 46] = bytes(4)  # where the file is: at the first one's place
+        at = data.find(b"PK\1\2", at + 1)
+    path.write_bytes(data)
+    with pytest.raises(ArtifactError, match="lies over another file"):
+        load_artifact(path)

@@ -1,0 +1,72 @@
+"""What an artifact of a language model says of it: the form of facts.json, checked before use."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..ir.errors import ArtifactError, listed, shown
+
+# A form: a type, types of which one must fit, a list of a form, a table {str: form}, or fields.
+_PASS = {
+    "pass": str,
+    "changed": bool,
+    "ms": (float, int),
+    "nodes": int,
+    "fired": {str: int},
+    "declined": [{"rule": str, "reason": str, "count": int}],
+    "notes": [str],
+}
+FORM = {
+    "architecture": str,
+    "source": (str, type(None)),
+    "context_len": int,
+    "eos_ids": [int],
+    "num_layers": int,
+    "hidden_size": int,
+    "vocab_size": int,
+    "dtype": str,
+    "fallback_ops": int,
+    "special_tokens": {str: str},
+    "chat_templates": {str: str},
+    "seconds": {str: (float, int)},
+    "libraries": {str: (str, type(None))},
+    "passes": [_PASS],
+    "notes": [str],
+}
+
+
+def is_language_model(facts: Mapping[str, Any]) -> bool:
+    """Whether these are the facts of a language model, and not of another program."""
+    return "context_len" in facts
+
+
+def check_facts(facts: Mapping[str, Any], path: Path) -> None:
+    """ArtifactError lists every fact of a language model that is missing or of another form."""
+    problems = list(_misfits("", facts, FORM))
+    if not problems and facts["context_len"] < 1:
+        problems.append(f"context_len is {facts['context_len']}")
+    if problems:
+        raise ArtifactError(
+            "the artifact is damaged",
+            where=f"{path}, facts.json",
+            facts=listed(problems),
+            fix="copy it again, or build it again",
+        )
+
+
+def _misfits(name: str, value: Any, form: Any) -> Iterator[str]:
+    # by type, not isinstance: a bool is an int in Python, and not one here
+    kinds = form if isinstance(form, tuple) else (form if isinstance(form, type) else type(form),)
+    if type(value) not in kinds:
+        yield f"{name or 'it'} is {shown(value)}"
+    elif isinstance(form, list):
+        for index, item in enumerate(value):
+            yield from _misfits(f"{name}[{index}]", item, form[0])
+    elif isinstance(form, dict):
+        dot = f"{name}." if name else ""
+        fields = dict.fromkeys(value, form[str]) if str in form else form
+        for key, inner in fields.items():
+            if key in value:
+                yield from _misfits(f"{dot}{key}", value[key], inner)
+            else:
+                yield f"{dot}{key} is missing"

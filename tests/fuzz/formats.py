@@ -1,0 +1,263 @@
+"""What is damaged, and what reads it: one function a format, that may raise our errors only.
+
+Each makes its sample once and returns `check(seed)`.
+"""
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.ir.errors import TilewrightError
+
+from .mutate import damaged_bytes, damaged_json, damaged_value
+
+Check = Callable[[int], bool]  # seed -> whether it was refused
+
+
+def refused(read: Callable[[], object]) -> bool:
+    """Whether `read` raised an error of ours; any other is the fault that is looked for."""
+    try:
+        read()
+    except TilewrightError as error:
+        message = str(error)
+    else:
+        return False
+    assert len(message) < 20_000, "a message nobody can read"
+    return True
+
+
+def safetensors(folder: Path) -> Check:
+    """Both readers; what is accepted covers its file without overlap."""
+    from tilewright.frontend.safetensors import read_folder
+    from tilewright.runtime.safetensors_file import facts_of, read_safetensors, write_safetensors
+
+    arrays = {n: np.arange(12, dtype=t).reshape(3, 4) for n, t in zip("abcd", "fdie")}
+    whole = folder / "whole"
+    with whole.open("wb") as file:
+        write_safetensors(file, arrays, facts_of(arrays, arrays))
+    data = whole.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    path, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+
+    def check(seed: int) -> bool:
+        rng = random.Random(seed)
+        if rng.random() < 0.4:
+            path.write_bytes(damaged_bytes(data, rng))
+        else:
+            text = damaged_json(header, rng)
+            path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+        index.unlink(missing_ok=True)
+        if rng.random() < 0.3:
+            table = {"weight_map": dict.fromkeys(arrays, path.name)}
+            index.write_bytes(damaged_json(table, rng))
+
+        def read():
+            found = read_folder(folder)
+            total = sum(array.load().nbytes for array in found.values())
+            assert total <= path.stat().st_size, "two tensors share bytes"
+
+        ours = refused(lambda: read_safetensors(path.read_bytes(), "model"))
+        return refused(read) and ours
+
+    return check
+
+
+def graph_text(folder: Path) -> Check:
+    """Text of the IR: parsed, verified, printed and parsed again."""
+    from tilewright.ir.parse import parse_graph
+    from tilewright.ir.verify import verify
+
+    text = """graph @block
+  dim b in [1, 8]
+  dim s in [1, ] multiple 4 hint 16
+  input %x : f32[b, s, 64]
+  weight %w 'layers.0.norm.weight' : f32[64]
+  weight %m 'layers.0.mlp' : f32[128, 64]
+{
+  %0 = rms_norm(%x, %w) {eps=1e-05} : f32[b, s, 64]
+  %1 = add(%0, %x) : f32[b, s, 64]
+  %2 = matmul(%1, %m) {transpose_w=True} : f32[b, s, 128]
+  %3 = reshape(%2) {shape=[b*s, 128]} : f32[b*s, 128]
+  %4 = sum(%3) {axes=[1], keepdims=False} : f32[b*s]
+  return %4
+}
+"""
+    words = sorted(set(text.split())) + [
+        "9" * 30,
+        "-1",
+        "inf",
+        "max(s, b)",
+        "s//0",
+        "%nope",
+        "'",
+        "{",
+    ]
+    words += ["f32[" + "1, " * 70 + "1]", "f32[99999999999999999, 99999999999999999]", "(" * 99]
+    words += ["(b+s+1)" + "*(b+s+2)" * 60, "0", "update %x = %0", "True", "[]", "1e400", "é"]
+
+    def check(seed: int) -> bool:
+        rng = random.Random(seed)
+        lines = [line.split(" ") for line in text.splitlines()]
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            line = rng.choice(lines)
+            at = rng.choice([i for i, word in enumerate(line) if word] or [0])
+            if rng.random() < 0.5:
+                numbers = re.compile(r"\d+")
+                line[at] = numbers.sub(lambda m: rng.choice([m[0], "0", "3", "64"]), line[at])
+            else:
+                line[at] = rng.choice(words)
+            if rng.random() < 0.2:
+                lines.insert(rng.randrange(len(lines)), list(rng.choice(lines)))
+            if rng.random() < 0.1:
+                del lines[rng.randrange(len(lines))]
+        damaged = "\n".join(map(" ".join, lines))
+        if rng.random() < 0.2:
+            damaged = damaged_bytes(damaged.encode(), rng).decode("utf-8", "replace")
+
+        def read():
+            graph = parse_graph(damaged)
+            verify(graph)
+            assert str(parse_graph(str(graph))) == str(graph)
+
+        return refused(read)
+
+    return check
+
+
+def program(folder: Path) -> Check:
+    """program.json, read, checked, and bound to sizes."""
+    from tilewright.runtime.binding import Sizes
+    from tilewright.runtime.program_json import program_from_json, program_to_json
+
+    from ..runtime.test_artifact import sample_program
+    from ..runtime.test_check_program import chain
+
+    samples = [(p, json.loads(json.dumps(program_to_json(p)))) for p in (sample_program(), chain())]
+
+    def check(seed: int) -> bool:
+        rng = random.Random(seed)
+        whole, data = rng.choice(samples)
+        data = damaged_value(data, rng)
+
+        def read():
+            found = program_from_json(data, whole.blobs, lambda name: "")
+            sizes = Sizes(found)
+            for value in (1, 7, 512):
+                values = {n: min(max(value, s.lo), s.hi or value) for n, s in found.symbols.items()}
+                sizes.bind(values)
+                sizes.costs(values)
+
+        return refused(read)
+
+    return check
+
+
+def artifact(folder: Path) -> Check:
+    """An artifact's files, with the manifest that fits them: what its author might have written."""
+    from tilewright.cli.inspect import artifact_facts, render_artifact
+    from tilewright.runtime.artifact import (
+        check_machine,
+        open_artifact,
+        read_manifest,
+        save_artifact,
+    )
+    from tilewright.runtime.storage import digest
+
+    from ..runtime.test_artifact import sample
+
+    path = save_artifact(folder / "artifact", sample())
+    names = ["manifest.json", "program.json", "facts.json", "weights.safetensors"]
+    whole = {name: (path / name).read_bytes() for name in names}
+
+    def check(seed: int) -> bool:
+        rng = random.Random(seed)
+        for name, data in whole.items():
+            (path / name).write_bytes(data)
+        name = rng.choice(names)
+        if name.endswith(".json"):
+            data = damaged_json(json.loads(whole[name]), rng)
+        else:
+            data = damaged_bytes(whole[name], rng)
+        (path / name).write_bytes(data)
+        if name != "manifest.json":
+            manifest = json.loads(whole["manifest.json"])
+            manifest["files"][name] = {"bytes": len(data), "sha256": digest(data)}
+            (path / "manifest.json").write_text(json.dumps(manifest))
+
+        def read():
+            check_machine(read_manifest(path), path)
+            render_artifact(artifact_facts(open_artifact(path)))
+
+        return refused(read)
+
+    return check
+
+
+def container(folder: Path) -> Check:
+    """A zip of an artifact, damaged in its own bytes."""
+    from tilewright.runtime.artifact import open_artifact, save_artifact
+
+    from ..runtime.test_artifact import sample
+
+    path = save_artifact(folder / "one.zip", sample())
+    data = path.read_bytes()
+    middle = data.index(b"PK\1\2")
+
+    def check(seed: int) -> bool:
+        rng = random.Random(seed)
+        if rng.random() < 0.7:  # the directory at the end
+            path.write_bytes(data[:middle] + damaged_bytes(data[middle:], rng))
+        else:
+            path.write_bytes(damaged_bytes(data, rng))
+        return refused(lambda: open_artifact(path))
+
+    return check
+
+
+def config(folder: Path) -> Check:
+    """config.json of a folder whose weights are right."""
+    from tilewright.frontend.checkpoint import open_checkpoint
+
+    from ..models import tiny
+
+    tiny.make("llama").save_pretrained(folder)
+    whole = json.loads((folder / "config.json").read_text())
+
+    def check(seed: int) -> bool:
+        (folder / "config.json").write_bytes(damaged_json(whole, random.Random(seed)))
+        return refused(lambda: open_checkpoint(folder))
+
+    return check
+
+
+def tokenizer(folder: Path) -> Check:
+    """tokenizer.json and tokenizer_config.json."""
+    from tilewright.frontend.tokenizer import from_folder
+
+    from ..errors.conftest import byte_tokenizer
+
+    byte_tokenizer().save_pretrained(folder)
+    names = ["tokenizer.json", "tokenizer_config.json"]
+    whole = {name: json.loads((folder / name).read_text()) for name in names}
+    whole[names[0]]["normalizer"] = {"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}
+
+    def check(seed: int) -> bool:
+        rng = random.Random(seed)
+        for name, value in whole.items():
+            (folder / name).write_text(json.dumps(value))
+        name = rng.choice(names)
+        (folder / name).write_bytes(damaged_json(whole[name], rng))
+        return refused(lambda: from_folder(folder).load().tokenizer.encode("a text").ids)
+
+    return check
+
+
+FORMATS = {
+    f.__name__: f
+    for f in (safetensors, graph_text, program, artifact, container, config, tokenizer)
+}
