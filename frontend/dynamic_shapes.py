@@ -1,5 +1,8 @@
 """torch.export's `dynamic_shapes`, read leaf by leaf, so that we keep names and ranges ourselves.
 
+A program for many sizes is for sizes of 1 and more. Where 0 is in the declared range as well, calls
+with an empty axis get another program, in which the axis is static.
+
 Torch is asked to find dims out (`Dim.AUTO`), because with named ones it refuses a module for
 guards that concern strides only. What the user declared is applied by `torch_export.py`.
 """
@@ -28,6 +31,7 @@ class Axis:
     lo: int = 1  # range of the dim's symbol
     hi: int | None = None
     must_vary: bool = True  # False for Dim.AUTO: becoming static is no error
+    may_be_empty: bool = False  # 0 is declared as well: it has a program of its own
 
 
 Axes = Mapping[int, Axis]
@@ -42,9 +46,16 @@ class DynamicShapes:
 
 
 def read_dynamic_shapes(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], spec: Any
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    spec: Any,
+    fix_empty: bool = False,
 ) -> DynamicShapes:
-    """Read a specification against the arguments it is for; `DimError` where they do not match."""
+    """Read a specification against the arguments it is for; `DimError` where they do not match.
+
+    With `fix_empty`, axes that may be empty and are so here are static, with all of the same dim.
+    """
     if not spec:
         count = len(pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None))
         return DynamicShapes(None, ({},) * count)
@@ -74,13 +85,55 @@ def read_dynamic_shapes(
         parts = dict(zip(names, spec))
     leaves: list[Axes] = []
     torch_spec = {name: _walk(bound[name], parts[name], name, leaves) for name in names}
+    if fix_empty:
+        empty = _empty_dims(args, kwargs, leaves)
+        leaves = []
+        torch_spec = {name: _walk(bound[name], parts[name], name, leaves, empty) for name in names}
     return DynamicShapes(torch_spec, tuple(leaves))
 
 
-def _walk(value: Any, spec: Any, where: str, leaves: list[Axes]) -> Any:
-    """Torch's specification for `value`; appends the axes of its leaves in pytree order."""
+def has_empty_axes(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], spec: Any
+) -> bool:
+    """Whether an axis that may be empty by this specification is empty in these arguments."""
+    return bool(_empty_dims(args, kwargs, read_dynamic_shapes(module, args, kwargs, spec).leaves))
+
+
+def _empty_dims(
+    args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Sequence[Axes]
+) -> frozenset[str | None]:
+    """Names of the dims that are 0 in these arguments, and may be; None for one without a name."""
+    flat = pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None)
+    return frozenset(
+        name
+        for value, axes in zip(flat, leaves, strict=True)
+        for axis, declared in axes.items()
+        if value.shape[axis] == 0 and declared.may_be_empty
+        for name in _names(declared)
+    )
+
+
+def _names(axis: Axis) -> frozenset[str | None]:
+    return frozenset([None]) if axis.dim is None else frozenset(dims.symbols_of(axis.dim))
+
+
+def _walk(
+    value: Any,
+    spec: Any,
+    where: str,
+    leaves: list[Axes],
+    empty: frozenset[str | None] = frozenset(),
+) -> Any:
+    """Torch's specification for `value`; appends the axes of its leaves in pytree order.
+
+    Axes of the dims in `empty` are left out, of axes without a name those of size 0.
+    """
     if isinstance(value, torch.Tensor):
-        axes = _tensor_axes(value, spec, where)
+        axes = {
+            axis: declared
+            for axis, declared in _tensor_axes(value, spec, where).items()
+            if not _names(declared) & empty or (declared.dim is None and value.shape[axis])
+        }
         leaves.append(axes)
         return dict.fromkeys(axes, _AUTO) or None
     if value is None or pytree._get_node_type(value) not in pytree.SUPPORTED_NODES:
@@ -92,7 +145,7 @@ def _walk(value: Any, spec: Any, where: str, leaves: list[Axes]) -> Any:
         keys = list(context)
         given = spec or {}
         return {
-            key: _walk(child, given.get(key), f"{where}[{key!r}]", leaves)
+            key: _walk(child, given.get(key), f"{where}[{key!r}]", leaves, empty)
             for key, child in zip(keys, children)
         }
     parts = list(spec) if spec else [None] * len(children)
@@ -103,7 +156,7 @@ def _walk(value: Any, spec: Any, where: str, leaves: list[Axes]) -> Any:
             facts=f"it has {len(parts)} entries, the argument {len(children)}",
         )
     walked = [
-        _walk(child, part, f"{where}[{i}]", leaves)
+        _walk(child, part, f"{where}[{i}]", leaves, empty)
         for i, (child, part) in enumerate(zip(children, parts))
     ]
     return tuple(walked) if isinstance(value, tuple) else walked
@@ -134,7 +187,9 @@ def _axis(declared: Any, where: str) -> Axis | None:
         if declared.type == TorchDim.STATIC.type:
             return None
         may_settle = declared.type == TorchDim.AUTO.type
-        return Axis(None, max(declared.min or 1, 1), _finite(declared.max), not may_settle)
+        return Axis(
+            None, max(declared.min or 1, 1), _finite(declared.max), not may_settle, not declared.min
+        )
     if not isinstance(declared, TorchDim):
         raise DimError(
             f"{declared!r} is no dim", where=where, fix='use torch.export.Dim("name", min=, max=)'
@@ -147,7 +202,10 @@ def _axis(declared: Any, where: str) -> Axis | None:
     if not root.__name__.isidentifier() or root.__name__ in ("min", "max"):
         raise DimError(f"{root.__name__!r} is not a name for a dim", where=where)
     return Axis(
-        dims.symbol(root.__name__) if dim is None else dim, max(root.min, 1), _finite(root.max)
+        dims.symbol(root.__name__) if dim is None else dim,
+        max(root.min, 1),
+        _finite(root.max),
+        may_be_empty=root.min <= 0,
     )
 
 

@@ -196,10 +196,10 @@ def _trace(module: Any, progress: Progress) -> Imported:
     # 490 MB resident, of which 440 MB are the libraries.
     wrapper = _Forward(module)
     with _layers_watched(module, progress):
-        program, _ = export(wrapper, (ids, positions), None, ({1: hint}, {1: hint}))
+        exported = export(wrapper, (ids, positions), None, ({1: hint}, {1: hint}), evaluation=True)
     tokens = Axis(symbol(TOKENS))
     imported = import_program(
-        program,
+        exported.program,
         name="causal_lm",
         axes=({1: tokens}, {1: tokens}),
         strip="root",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from . import aten  # noqa: F401  fills the table
 from .dtypes import from_torch, to_numpy
 from .dynamic_shapes import Axes, Axis
 from .importer import Importer
+from .results import Build
 from .symbols import SymbolTable, shape_env_of
 from .trace import export, functionalize, needs_decomposition
 from .weights import LazyArray, Weights
@@ -40,7 +42,7 @@ class Signature:
     """How the module's arguments and results, with their containers, map to the graph's."""
 
     in_spec: pytree.TreeSpec
-    out_spec: pytree.TreeSpec
+    build: Build  # from leaves to what the module returns
     inputs: tuple[str | None, ...]  # for each leaf of the arguments, its input, or None: constant
     constants: tuple[Any, ...]  # what those constant leaves were when traced
     outputs: tuple[OutputLeaf, ...]
@@ -74,7 +76,7 @@ class Signature:
         for leaf in self.outputs:
             value = leaf.constant if leaf.index is None else outputs[leaf.index]
             leaves.append(int(value) if leaf.is_number else value)
-        return pytree.tree_unflatten(leaves, self.out_spec)
+        return self.build(leaves)
 
     def _like_traced(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         # a caller may give keywords in any order, a tree spec remembers one
@@ -100,15 +102,17 @@ def import_module(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    fix_empty: bool = False,
     name: str = "main",
 ) -> Imported:
     """Export a module and import the program.
 
-    `dynamic_shapes` is torch.export's; axes under one name are one dim. The module is not changed.
+    `dynamic_shapes` is torch.export's; axes under one name are one dim. With `fix_empty` those that
+    are empty in the example are static. The module is not changed, and traced in the mode it is in.
     Raises `UnsupportedOp` (one table of all), `UnsupportedModel` or `DimError`.
     """
-    program, axes = export(module, args, kwargs, dynamic_shapes)
-    return import_program(program, name=name, axes=axes)
+    exported = export(module, args, kwargs, dynamic_shapes, fix_empty=fix_empty)
+    return import_program(exported.program, name=name, axes=exported.axes, build=exported.build)
 
 
 def import_program(
@@ -118,15 +122,17 @@ def import_program(
     axes: Sequence[Axes] = (),
     strip: str = "",
     progress: Progress = unwatched,
+    build: Build | None = None,
 ) -> Imported:
     """Import an exported program.
 
     `axes` says what is declared of the dynamic axes of each leaf of the arguments (as `export`
-    returns it); `strip` is a prefix of module paths to leave out of names.
+    returns it); `strip` is a prefix of module paths to leave out of names;
+    `build` makes what the module returns from its leaves, without it in the program's containers.
     """
     if needs_decomposition(program):
         program = functionalize(program)
-    return _ProgramImport(program, name, tuple(axes), strip, progress).run()
+    return _ProgramImport(program, name, tuple(axes), strip, progress, build).run()
 
 
 @dataclass
@@ -138,6 +144,7 @@ class _ProgramImport:
     axes: tuple[Axes, ...]
     strip: str
     progress: Progress
+    build: Build | None
     weights: dict[str, LazyArray] = field(default_factory=dict)
     states: dict[str, LazyArray] = field(default_factory=dict)
 
@@ -164,7 +171,7 @@ class _ProgramImport:
             Weights(self.states),
             Signature(
                 program.call_spec.in_spec,
-                program.call_spec.out_spec,
+                self.build or partial(pytree.tree_unflatten, treespec=program.call_spec.out_spec),
                 tuple(inputs),
                 tuple(constants),
                 tuple(leaves),

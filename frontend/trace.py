@@ -1,62 +1,46 @@
 """Running torch.export so that it assumes as little as possible, with its failures explained.
 
-Sizes are traced without the usual 0/1 specialization, gradients are off, the module is put into
-evaluation mode and left exactly as it was found.
+Sizes are traced without the usual 0/1 specialization and gradients are off. What is traced is a
+structural copy: the module itself is not touched, and may be used by other threads meanwhile.
 """
 
 import inspect
 import io
 import logging
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.fx.experimental._config as symbolic_config
 from torch.export import ExportedProgram
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
+from ..ir.fork_lock import ForkLock
 from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
 from .importer import HANDLERS, live_nodes, target_name
+from .results import Build, Results
+from .structural_copy import structural_copy
+
+_LOCK = ForkLock()  # torch traces one module at a time: its modes are the process's
 
 
-@contextmanager
-def borrowed(module: torch.nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; afterwards each part has the attributes it had before.
+@dataclass(frozen=True)
+class Exported:
+    """An exported program, the dynamic axes of each leaf of its arguments, and its results."""
 
-    A forward method may set attributes (a cached table, say); while tracing they would become fake
-    tensors, which must not stay behind.
-    """
-    parts = list(module.modules())
-    before = [dict(part.__dict__) for part in parts]
-    registries = [
-        {name: value.copy() for name, value in attributes.items() if isinstance(value, dict | list)}
-        for attributes in before
-    ]
-    try:
-        # the flag, not eval(): a module's own train() may do more than we could undo
-        for part in parts:
-            part.training = False
-        yield
-    finally:
-        for part, attributes, held in zip(parts, before, registries, strict=True):
-            part.__dict__.clear()
-            part.__dict__.update(attributes)
-            for name, content in held.items():
-                # parameters, buffers, submodules, the user's own: the same object, its old content
-                attributes[name].clear()
-                fill = (
-                    attributes[name].update
-                    if isinstance(content, dict)
-                    else attributes[name].extend
-                )
-                fill(content)
+    program: ExportedProgram
+    axes: tuple[Axes, ...]
+    build: Build | None
 
 
 def export(
@@ -64,27 +48,38 @@ def export(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-) -> tuple[ExportedProgram, tuple[Axes, ...]]:
-    """`torch.export.export` of the module in evaluation mode, and the dynamic axes of each leaf.
+    *,
+    evaluation: bool = False,
+    fix_empty: bool = False,
+) -> Exported:
+    """`torch.export.export` of the module.
 
+    The module is traced in the mode it is in, train or eval; `evaluation` says eval for all of it.
+    `fix_empty` makes dynamic axes static whose example has size 0 (read_dynamic_shapes).
     Raises `UnsupportedModel` for control flow that depends on values, `DimError` for axes that
     the module needs to be static. An error of the module's own code passes through.
     """
     kwargs = _in_order(module, kwargs or {})
-    shapes = read_dynamic_shapes(module, args, kwargs, dynamic_shapes)
+    shapes = read_dynamic_shapes(module, args, kwargs, dynamic_shapes, fix_empty)
     args, kwargs = traceable_examples(args, kwargs, shapes.leaves)
-    with _tracing(module):
+    with _tracing():
+        copy = structural_copy(module).module
+        if evaluation:
+            # the flag, not eval(): a module's own train() may do more
+            for part in copy.modules():
+                part.training = False
+        results = Results(copy)
         try:
             with _without_partial_graph():
                 program = torch.export.export(
-                    module, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
+                    copy, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
                 )
         except Exception as error:
             explained = explain(error)
             if explained is error:
                 raise
             raise explained from error
-    return program, shapes.leaves
+    return Exported(program, shapes.leaves, results.build)
 
 
 def _in_order(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,6 +95,7 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
     Operations in our table stay whole. Only needed for programs that `needs_decomposition` names.
     """
     _alias_what_dropout_returns(program)
+    _refuse_recurrent_dropout(program)
     table = torch.export.default_decompositions()
     for overload in list(table):
         if target_name(overload) in HANDLERS:
@@ -129,6 +125,22 @@ def _alias_what_dropout_returns(program: ExportedProgram) -> None:
                     node.target, node.args = aten.alias.default, (x,)
 
 
+def _refuse_recurrent_dropout(program: ExportedProgram) -> None:
+    """Torch's decompositions of recurrent layers leave their dropout out, in train mode too."""
+    for node in program.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        names = [argument.name for argument in node.target._schema.arguments]
+        given = dict(zip(names, node.args)) | node.kwargs
+        if given.get("train") and given.get("dropout"):
+            raise UnsupportedModel(
+                "a recurrent layer with dropout is in train mode",
+                where=target_name(node.target),
+                facts=f"it drops values at random, with probability {given['dropout']}",
+                fix="call eval() on the module first",
+            )
+
+
 def needs_decomposition(program: ExportedProgram) -> bool:
     """Whether the program writes in place, or has operations that are not in our table."""
     for part in program.graph_module.modules():
@@ -152,30 +164,36 @@ def _makes_tensors(node: torch.fx.Node) -> bool:
 
 
 @contextmanager
-def _tracing(module: torch.nn.Module | None = None) -> Iterator[None]:
-    """No gradients, no fused encoder path, and sizes of which nothing is assumed.
+def _tracing() -> Iterator[None]:
+    """One thread at a time: no gradients, no fused encoder path, nothing assumed of sizes.
 
     By default torch takes every dynamic size for 2 or more and silently answers branches on sizes
     by that. With `backed_size_oblivious` sizes may also be 0 and 1, and a branch that depends on
     it is recorded as a guard, which symbols.py proves or turns into a declared range.
     """
+    with ExitStack() as stack:
+        stack.enter_context(_LOCK)
+        stack.enter_context(_fused_encoder_off())
+        stack.enter_context(_only_this_thread())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_NarrowByTensor())
+        stack.enter_context(_quiet())
+        # the config module gets its methods when it is loaded
+        config: Any = symbolic_config
+        stack.enter_context(config.patch(backed_size_oblivious=True))
+        stack.enter_context(warnings.catch_warnings())
+        # torch's own deprecations, and attributes that forward sets on the copy
+        warnings.filterwarnings("ignore", module=r"torch\.|copyreg")
+        warnings.filterwarnings("ignore", r"The tensor attributes? .* assigned during export")
+        yield
+
+
+@contextmanager
+def _fused_encoder_off() -> Iterator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(_NarrowByTensor())
-            stack.enter_context(_quiet())
-            # the config module gets its methods when it is loaded
-            config: Any = symbolic_config
-            stack.enter_context(config.patch(backed_size_oblivious=True))
-            stack.enter_context(warnings.catch_warnings())
-            # torch's own deprecations, and attributes set by forward, which `borrowed` puts back
-            warnings.filterwarnings("ignore", module=r"torch\.|copyreg")
-            warnings.filterwarnings("ignore", r"The tensor attributes? .* assigned during export")
-            if module is not None:
-                stack.enter_context(borrowed(module))
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
 
@@ -200,6 +218,32 @@ class _NarrowByTensor(TorchFunctionMode):
                 rows = first + torch.arange(length, device=x.device)
                 return torch.index_select(x, given["dim"], rows)
         return func(*args, **kwargs)
+
+
+@contextmanager
+def _only_this_thread() -> Iterator[None]:
+    """Modules that other threads call meanwhile stay out of the trace.
+
+    Torch's tracer replaces `nn.Module.__call__` and `__getattr__` of the whole process, and so is
+    told of calls and attributes of modules that have nothing to do with what is traced.
+    """
+    tracer, here = proxy_tensor._ModuleStackTracer, threading.get_ident()
+    call_module, get = tracer.call_module, tracer.getattr
+
+    def call_here(self: Any, m: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != here:
+            return forward(*args, **kwargs)
+        return call_module(self, m, forward, args, kwargs)
+
+    def get_here(self: Any, attr: str, value: Any, cache: Any) -> Any:
+        return value if threading.get_ident() != here else get(self, attr, value, cache)
+
+    methods: Any = tracer
+    methods.call_module, methods.getattr = call_here, get_here
+    try:
+        yield
+    finally:
+        methods.call_module, methods.getattr = call_module, get
 
 
 @contextmanager

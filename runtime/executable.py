@@ -4,9 +4,6 @@ One run at a time: the arena and the states belong to the executable, so calls f
 take turns.
 """
 
-import os
-import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +14,7 @@ import numpy as np
 from ..ir.binding import ArgumentSpec, Binder
 from ..ir.dim import evaluate, symbols_of
 from ..ir.errors import DeviceError, DimError, ShapeError
+from ..ir.fork_lock import ForkLock
 from ..ir.program import Buffer, Program
 from ..ir.types import DType
 from .array import Array
@@ -48,7 +46,8 @@ class _Bound:
 class Executable:
     """Runs a program: `outputs = exe(*inputs)`.
 
-    `weights` maps names to arrays; those on the CPU that lie well are used in place. `sizes` gives
+    `weights` maps names to arrays; those on the device that lie well are used in place, unless
+    `borrow_weights` is False: then each is copied, and may change afterwards. `sizes` gives
     symbols that no input determines, such as `pages`. `states` gives first values of states, which
     otherwise begin as zeros.
     """
@@ -61,12 +60,12 @@ class Executable:
         *,
         sizes: Mapping[str, int] | None = None,
         states: Mapping[str, Any] | None = None,
+        borrow_weights: bool = True,
     ):
         check_program(program)
         self.program, self.device = program, device
         self.sizes = dict(sizes or {})
-        self._lock = threading.RLock()
-        _ALL.add(self)
+        self._lock = ForkLock()
         self._sizes = Sizes(program)
         self._buffers = tuple(program.buffers.values())
         self._inputs = tuple(program.buffers[name] for name in program.inputs)
@@ -84,7 +83,7 @@ class Executable:
         )
         self._module = device.load(program)
         self._fixed = np.zeros(len(self._buffers), np.uint64)
-        self._weights = place_weights(program, weights, device)
+        self._weights = place_weights(program, weights, device, borrow=borrow_weights)
         self._states = self._place_states(states or {})
         for name, array in {**self._weights, **self._states}.items():
             self._fixed[self._sizes.index[name]] = array.address
@@ -374,16 +373,6 @@ class Executable:
             for launch, seconds in zip(bound.binding.launches, times)
         ]
         return Profile(tuple(steps))
-
-
-def _unlock() -> None:
-    """A forked process has locks as they were, and not the threads that held them."""
-    for executable in _ALL:
-        executable._lock = threading.RLock()
-
-
-_ALL: weakref.WeakSet[Executable] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_unlock)
 
 
 def _nbytes(shape: tuple[int, ...], buffer: Buffer) -> int:

@@ -12,11 +12,13 @@ from .device import Device
 from .dlpack import CPU, View, view_of
 
 
-def place_weights(program: Program, weights: Mapping[str, Any], device: Device) -> dict[str, Array]:
+def place_weights(
+    program: Program, weights: Mapping[str, Any], device: Device, *, borrow: bool = True
+) -> dict[str, Array]:
     """An array on `device` for each weight of the program.
 
-    Memory of the device that is dense and aligned is used as it is, anything else copied, one
-    weight at a time. ShapeError lists every weight that is missing or does not fit.
+    Memory of the device that is dense and aligned is used as it is if `borrow`, anything else
+    copied, one weight at a time. ShapeError lists every weight that is missing or does not fit.
     """
     missing = [b.name for b in program.weights if b.name not in weights]
     if missing:
@@ -35,7 +37,7 @@ def place_weights(program: Program, weights: Mapping[str, Any], device: Device) 
         if problem:
             problems.append(problem)
         elif not problems:  # nothing is copied once one is known to be wrong
-            placed[buffer.name] = _place(view, buffer, device)
+            placed[buffer.name] = _place(view, buffer, device, borrow)
     if problems:
         raise ShapeError(
             f"{len(problems)} weights do not fit the program",
@@ -59,9 +61,9 @@ def _problem(view: View, buffer: Buffer) -> str | None:
     return None
 
 
-def _place(view: View, buffer: Buffer, device: Device) -> Array:
+def _place(view: View, buffer: Buffer, device: Device, borrow: bool) -> Array:
     dtype = view.dtype
-    if view.device == device.dlpack_device and view.strides is None:
+    if borrow and view.device == device.dlpack_device and view.strides is None:
         if view.device != CPU:
             return Array(view.shape, dtype, device=device, memory=_Borrowed(view))
         if view.address % ALIGNMENT == 0:

@@ -42,7 +42,9 @@ MAY_USE = {
 }
 
 # Modules that are loaded for one purpose only, and may import its library when they are.
-LOADED_FOR = {"cli/module.py": "torch"}  # behind `tilewright.compile`, which takes a torch module
+# behind `tilewright.compile`, which takes a torch module
+_COMPILE = ("module", "compiled_module", "arguments", "snapshot")
+LOADED_FOR = {f"cli/{name}.py": "torch" for name in _COMPILE}
 
 # library -> layers that may import it at module level; the rest do so inside functions
 MAY_USE_AT_TOP = {

@@ -1,0 +1,131 @@
+"""The arguments of a compiled module's call: checked, described, and as examples for tracing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from ..frontend.dtypes import TO_TORCH
+from ..ir.errors import DeviceError, ShapeError, UnsupportedModel
+from ..runtime.dlpack import view_of
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+def check_tensors(arguments: Mapping[str, Any]) -> None:
+    """ShapeError or DeviceError for the first tensor that has no memory of its own to read."""
+    for path, leaf in pytree.tree_flatten_with_path(dict(arguments))[0]:
+        if isinstance(leaf, torch.Tensor):
+            problem = _problem(leaf)
+            if problem is not None:
+                kind = DeviceError if leaf.is_meta else ShapeError
+                raise kind(f"{_name(path)} is {problem[0]}", fix=problem[1])
+
+
+def _problem(x: torch.Tensor) -> tuple[str, str] | None:
+    """What is wrong with an input and what to do, None when it is a plain tensor."""
+    if type(x) not in (torch.Tensor, torch.nn.Parameter):
+        name = type(x).__name__
+        return f"a {name}, a subclass of torch.Tensor", "pass a plain tensor"
+    if x.is_meta:
+        return "on the meta device", "pass a tensor with values"
+    if x.is_nested:
+        return "a nested tensor", "pass a padded one: x.to_padded_tensor(0.0)"
+    if x.layout != torch.strided:
+        return f"of layout {x.layout}", "pass a dense one: x.to_dense()"
+    if x.is_quantized:
+        return "a quantized tensor", "pass its values: x.dequantize()"
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return "inside of a transform of torch.func", "call the compiled module outside of it"
+    if x.requires_grad and torch.is_grad_enabled():
+        return (
+            "a tensor that requires grad, and results carry none",
+            "call it under torch.no_grad(), or pass what is detached first: x.detach()",
+        )
+    return None
+
+
+def check_modes() -> None:
+    """UnsupportedModel under a mode of torch in which eager would compute something else."""
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            raise UnsupportedModel(
+                "autocast is on, and does not reach into a compiled module",
+                facts=f"torch.autocast({kind!r}, {torch.get_autocast_dtype(kind)})",
+                fix="compile and call it outside; for narrow weights, options={'weights_dtype':"
+                " 'bf16'} or module.to(dtype)",
+            )
+
+
+def example(leaf: Any) -> Any:
+    """What torch traces in place of another library's array: only its type matters."""
+    if isinstance(leaf, torch.Tensor):
+        return plain(leaf)
+    if not _is_array(leaf):
+        return leaf
+    view = view_of(leaf)
+    return torch.zeros(view.shape, dtype=TO_TORCH[view.dtype])
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and (
+        hasattr(leaf, "__dlpack__") or hasattr(leaf, "__array_interface__")
+    )
+
+
+def plain(array: Any) -> Any:
+    """A tensor without its history, which `check_tensors` has found to be of no interest."""
+    return array.detach() if isinstance(array, torch.Tensor) and array.requires_grad else array
+
+
+def shapes_of(arguments: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors among the arguments, by their path."""
+    leaves, _ = pytree.tree_flatten_with_path(dict(arguments))
+    return {_name(path): tuple(leaf.shape) for path, leaf in leaves if hasattr(leaf, "shape")}
+
+
+def described(arguments: Mapping[str, Any]) -> str:
+    """The arguments for a message: shapes of arrays, and what else is given."""
+    leaves, _ = pytree.tree_flatten_with_path(dict(arguments))
+    shown = [
+        f"{_name(path)} {list(leaf.shape) if hasattr(leaf, 'shape') else repr(leaf)[:40]}"
+        for path, leaf in leaves
+    ]
+    return ", ".join(shown) or "nothing"
+
+
+def _name(path: tuple) -> str:
+    """`x` for an argument, `x[0]` for what is inside of one."""
+    return f"{path[0].key}{pytree.keystr(path[1:])}"
+
+
+def changed_axes(arguments: Mapping[str, Any], seen: Sequence[Shapes]) -> dict[str, Any]:
+    """torch.export's dynamic_shapes in which every axis that ever changed may vary.
+
+    An axis that is empty now stays static: empty calls have programs of their own.
+    """
+
+    def spec(path: tuple, leaf: Any) -> Any:
+        shapes = [s[_name(path)] for s in seen if _name(path) in s]
+        if not hasattr(leaf, "shape") or any(len(s) != len(leaf.shape) for s in shapes):
+            return None
+        axes = [i for i, n in enumerate(leaf.shape) if n and len({s[i] for s in shapes}) > 1]
+        return dict.fromkeys(axes, torch.export.Dim.AUTO) or None
+
+    return pytree.tree_map_with_path(spec, dict(arguments))
+
+
+def write_back(argument: Any, output: Any) -> None:
+    """An argument that the module writes into, with what it holds afterwards."""
+    if isinstance(argument, torch.Tensor):
+        argument.detach().copy_(torch.from_dlpack(output))
+    elif isinstance(argument, np.ndarray):
+        np.copyto(argument, output.numpy())
+    else:
+        raise UnsupportedModel(
+            "the module writes into one of its arguments",
+            facts=f"it is a {type(argument).__name__}, which may not be written",
+            fix="pass a tensor or a NumPy array",
+        )

@@ -1,0 +1,55 @@
+"""What `compile` keeps of a module: its structure and attributes at one moment, and its values.
+
+Structure and attributes are a copy. Weights are not copied here: each program takes its own. What
+keeps programs that are made later from taking other values is a check that none has changed.
+"""
+
+import hashlib
+from collections.abc import Container
+
+import torch
+
+from ..frontend.dtypes import FROM_TORCH, to_numpy
+from ..frontend.structural_copy import structural_copy
+from ..ir.errors import UnsupportedModel
+
+
+class Snapshot:
+    """A module as it is now: `module` is what to trace."""
+
+    def __init__(self, module: torch.nn.Module):
+        copied = structural_copy(module)
+        self.module = copied.module
+        self._tensors = copied.tensors
+        meta = [name for name, tensor in self._tensors.items() if tensor.is_meta]
+        if meta:
+            raise UnsupportedModel(
+                "the module has no weights",
+                where=type(module).__name__,
+                facts=f"{len(meta)} tensors are on the meta device, the first is {meta[0]}",
+                fix="load its weights first, onto the CPU or a GPU",
+            )
+        self._digests = {name: _digest(tensor) for name, tensor in self._tensors.items()}
+
+    def check_unchanged(self, states: Container[str]) -> None:
+        """UnsupportedModel when values were written since, but for buffers that are states."""
+        changed = [
+            name
+            for name, tensor in self._tensors.items()
+            if name not in states and _digest(tensor) != self._digests[name]
+        ]
+        if changed:
+            raise UnsupportedModel(
+                "the module's weights have changed since it was compiled",
+                where=type(self.module).__name__,
+                facts=f"these inputs need another program, and {len(changed)} of"
+                f" {len(self._tensors)} tensors have other values now, the first is {changed[0]}",
+                fix="compile the module again",
+            )
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    """A digest of all values; of a tensor that cannot be compiled, nothing."""
+    if tensor.dtype not in FROM_TORCH or tensor.layout != torch.strided:
+        return b""
+    return hashlib.blake2b(to_numpy(tensor).reshape(-1).view("u1"), digest_size=16).digest()
