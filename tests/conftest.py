@@ -7,12 +7,19 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Verify the graph after each pass, unless the run asks for more or for less.
 os.environ.setdefault("TILEWRIGHT_CHECK", "1")
 # No test may reach for a model hub: it would hang where there is no network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# The same examples in each run, and no clock: on a busy machine nothing is slow for its own sake.
+settings.register_profile(
+    "tilewright", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tilewright")
 
 
 def pytest_addoption(parser):

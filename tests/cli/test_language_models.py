@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -182,13 +181,13 @@ def test_inspect_reads_checkpoints_and_graphs(tilewright, tmp_path):
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_missed_before_compiling(tilewright):
-    begin = time.monotonic()
-    done = tilewright("generate", "demo", "hi", "--target", "sm_90")
+def test_a_gpu_that_is_not_there_is_missed_before_capturing(tilewright, tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit('the front end was loaded')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = tilewright("generate", "demo", "hi", "--target", "sm_90", env={"PYTHONPATH": path})
     assert done.returncode == 1
     assert "DeviceError: a program for sm_90 needs an NVIDIA GPU" in done.stderr
     assert "no NVIDIA driver" in done.stderr
-    assert time.monotonic() - begin < 30  # compiling takes longer
 
 
 def test_a_missing_compiler_is_missed_before_capturing(tilewright, tmp_path):
@@ -231,7 +230,7 @@ def test_interruption_leaves_nothing_half_written(tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=6)  # importing and capturing take longer
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert err == "\ninterrupted\n"
     assert out == ""

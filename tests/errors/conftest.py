@@ -56,7 +56,7 @@ def command(tmp_path):
             input=stdin,
             cwd=tmp_path,
             env={**os.environ, "NO_COLOR": "1", "TERM": "dumb", **(env or {})},
-            timeout=120,
+            timeout=600,
         )
         done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
         return done

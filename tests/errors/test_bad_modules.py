@@ -218,7 +218,7 @@ def in_threads(count, function):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=600)
     assert not any(thread.is_alive() for thread in threads)
     return errors
 

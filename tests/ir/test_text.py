@@ -1,7 +1,7 @@
 """Text of graphs: prints, parses back to an equal graph, and refuses everything else by place."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from tilewright.ir.builder import Builder
 from tilewright.ir.errors import ParseError
@@ -47,7 +47,7 @@ def test_a_graph_reads_back_as_it_prints():
     assert graph.updates["kv"] is graph.nodes[4].results[0]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(graphs(dtypes=ANY_DTYPES))
 def test_any_graph_reads_back(graph):
     verify(graph)

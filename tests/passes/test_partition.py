@@ -1,7 +1,7 @@
 """Groups: legal for the code generator, few, and the same for every layer."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from tilewright import passes
 from tilewright.codegen.build import choose_layouts, split_groups
@@ -111,7 +111,7 @@ def test_every_group_of_every_variant_has_a_kernel(variant, pipeline):
     lower_all(graph)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(graphs())
 def test_any_graph_gets_legal_groups_that_compute_the_same(graph):
     result = passes.run(graph, passes.PIPELINES["dense"](), check=2)

@@ -1,7 +1,7 @@
 """The memory plan: no two values that are alive together overlap, for any size of the dims."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright import passes
@@ -67,7 +67,7 @@ def test_no_overlap_at_any_size(variant):
         check_plan(result.graph, result.arena_bytes, sizes)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(graphs(max_nodes=20), st.integers(1, 9))
 def test_no_overlap_in_any_graph(graph, t):
     result = passes.run(graph, passes.PIPELINES["dense"](), check=1)

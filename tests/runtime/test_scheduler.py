@@ -60,7 +60,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_used == len({p for pages in self.held for p in pages})
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestPool = PoolMachine.TestCase
 
 
@@ -165,7 +165,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.pool.num_free == 12
 
 
-SchedulerMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=25, deadline=None
-)
+SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=25)
 TestScheduler = SchedulerMachine.TestCase

@@ -55,7 +55,7 @@ class Interpreter:
 
     def close(self) -> None:
         self.process.stdin.close()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=600)
         self.process.stdout.close()
         self.folder.cleanup()
 
