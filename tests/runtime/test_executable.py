@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import threading
 from dataclasses import replace
 
 import ml_dtypes
@@ -13,11 +12,9 @@ import torch
 from tilewright.ir.dim import Symbol, symbol
 from tilewright.ir.errors import ArtifactError, DeviceError, DimError, OutOfMemory, ShapeError
 from tilewright.ir.program import Buffer, Choice, Kernel, Program, Step
-from tilewright.ir.switches import switches
 from tilewright.ir.types import TensorType, bf16, f32, i64
 from tilewright.runtime.cpu import ABI_VERSION, CpuDevice
 from tilewright.runtime.executable import MAX_BINDINGS, Executable
-from tilewright.runtime.prepared import Prepared
 
 # z = x * w + state; state += z's first row; count of threads in the last element of `threads`
 SOURCE = r"""
@@ -340,69 +337,6 @@ def test_states_of_symbolic_size(library):
     with pytest.raises(OutOfMemory, match="no memory for state kv") as caught:
         Executable(program, WEIGHTS, CpuDevice(), sizes={"pages": 10**14})
     assert "needed: 1,600,000,000,000,000 bytes; available: " in str(caught.value)
-
-
-def test_threads_come_from_the_switch(exe, rng):
-    seen = exe._module._libraries["tiny"]._library.tw_threads
-    with switches(threads=3):
-        exe(*inputs(rng, 1))
-    assert seen() == 3
-    with switches(threads=77), pytest.raises(OutOfMemory, match="kernels' scratch") as caught:
-        exe(*inputs(rng, 1))
-    assert "needed: 1,234 bytes" in str(caught.value)
-
-
-def test_two_threads_take_turns(library, rng):
-    exe = Executable(affine(library), WEIGHTS, CpuDevice())
-    wrong = []
-
-    def work(seed):
-        own = np.random.default_rng(seed)
-        for _ in range(200):
-            x, h = inputs(own, int(own.integers(1, 20)))
-            z = exe(x, h)[0].numpy()
-            rest = z - x * WEIGHTS["w"]  # the state, the same in each row
-            if not np.allclose(rest, rest[:1], atol=1e-3, rtol=1e-3):
-                wrong.append(seed)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_profile(exe, rng):
-    profile = exe.profile(*inputs(rng, 4))
-    assert [s.name for s in profile.steps] == ["k0", "k1", "k2"]
-    assert [round(s.seconds * 1e6) for s in profile.steps] == [1, 2, 3]
-    first = profile.steps[0]
-    assert (first.bytes, first.operations, first.loc) == (12 * 24, 24, "first")
-    assert first.floor(1e9, 1e12) == 12 * 24 / 1e9
-    assert profile.by_template() == [("pointwise", 3, profile.seconds)]
-    table = profile.table(1e9, 1e12)
-    assert "scale" in table
-    assert "28.8%" in table  # 0.288 us of 1 us
-
-
-def test_prepared_runs_in_place(exe, rng):
-    prepared = Prepared(exe, [(2, 6), (4,)])
-    for _ in range(2):
-        x, h = inputs(rng, 2)
-        exe.reset_states()
-        prepared.run({"x": x, "h": h})
-        np.testing.assert_array_equal(prepared.output(0), x * WEIGHTS["w"])
-        np.testing.assert_array_equal(prepared.output(1), h[::-1])
-        np.testing.assert_array_equal(prepared.output(3), x)
-
-
-def test_reserved_arena_does_not_move(exe, rng):
-    reserved = exe.reserve({"b": 100, "n": 6})
-    assert reserved >= exe.arena_bytes({"b": 100, "n": 6}) == 64 * 100 + 4 * 600
-    before = exe._arena
-    exe(*inputs(rng, 100))
-    assert exe._arena is before
 
 
 def test_an_i64_input_that_is_strided(library):
