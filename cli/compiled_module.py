@@ -87,17 +87,17 @@ class CompiledModule:
         made = 0
         while True:
             variants = list(self.variants)
-            failure: TilewrightError | None = None
+            failure: TilewrightError | None = None  # of the oldest: the one for all declared sizes
             for variant in reversed(variants):
                 try:
                     inputs = variant.imported.signature.flatten(args, kwargs)
                 except ShapeError as error:  # another structure, or another constant
-                    failure = failure or error
+                    failure = error
                     continue
                 try:
                     return self._run(variant, inputs)
                 except DimError as error:
-                    failure = failure or error
+                    failure = error
             with self._lock:
                 if self.variants != variants:
                     continue  # another thread has made one

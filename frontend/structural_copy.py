@@ -31,6 +31,13 @@ class StructuralCopy:
     def _copy(self, value: Any, path: str) -> Any:
         if id(value) in self._done:
             return self._done[id(value)]
+        if isinstance(value, torch.jit.ScriptModule | torch.ScriptObject):
+            raise UnsupportedModel(
+                "a part of the module is TorchScript, which cannot be traced",
+                where=path or type(value).__name__,
+                facts=f"it is a {type(value).__name__}; quantized modules hold such parts too",
+                fix="compile the module as it was before it was scripted or quantized",
+            )
         make = _maker(value)
         return value if make is None else make(self, value, path)
 
@@ -50,7 +57,8 @@ class StructuralCopy:
     def _tensor(self, value: torch.Tensor, path: str) -> torch.Tensor:
         alias: Any = value.detach()
         if isinstance(value, torch.nn.Parameter):
-            alias = torch.nn.Parameter(alias, requires_grad=value.requires_grad)
+            wants_grad = value.requires_grad and not value.is_inference()
+            alias = torch.nn.Parameter(alias, requires_grad=wants_grad)
         alias.__dict__.update(vars(value))
         self.tensors[path] = alias
         return self._remember(value, alias)
@@ -110,8 +118,6 @@ def _maker(value: Any) -> Any:
         return _CONTAINERS[kind]
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return StructuralCopy._tuple
-    if isinstance(value, torch.jit.ScriptModule):
-        return None
     if isinstance(value, torch.nn.Module) or _is_plain(value):
         return StructuralCopy._object
     return None

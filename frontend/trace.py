@@ -311,6 +311,13 @@ def explain(error: Exception) -> Exception:
     )
     if any(phrase in lowered for phrase in dependent):
         return _data_dependent(error)
+    if "unsupported input type" in lowered:
+        return UnsupportedModel(
+            "an argument is neither a tensor nor a container of tensors",
+            facts=_first_line(error),
+            fix="pass its tensors, in lists and dicts; or register its class, a dataclass with"
+            " torch.export.register_dataclass",
+        )
     module = type(error).__module__
     tracers = ("torch._dynamo", "torch._export", "torch.export", "torch._subclasses")
     if module.startswith(tracers) or "does not require grad" in lowered:

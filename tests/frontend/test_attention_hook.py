@@ -76,3 +76,13 @@ def test_dense_attention_overlooks_no_option():
     torch.testing.assert_close(output, expected.transpose(1, 2))
     with pytest.raises(HookDeclined, match="passes softcap"):
         attention_hook.dense_attention(module, q, k, k, None, softcap=5.0)
+
+
+def test_models_may_take_views_of_the_result():
+    q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
+    module = torch.nn.Identity()
+    result, _ = attention_hook.dense_attention(module, q, k, k, None)
+    assert result.view(2, 5, 32).shape == (2, 5, 32)
+    fake = torch.empty(2, 4, 5, 8, device="meta"), torch.empty(2, 2, 5, 8, device="meta")
+    result, _ = attention_hook.attention(module, fake[0], fake[1], fake[1], CAUSAL)
+    assert result.view(2, 5, 32).shape == (2, 5, 32)
