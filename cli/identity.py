@@ -176,5 +176,6 @@ def _remember(entries: list[tuple[str, Stamp, str]]) -> None:
         os.replace(temporary, store)
     except OSError as error:
         _log.info("hashes of files are not remembered: %s", error)
+    finally:  # also after Ctrl-C
         if cache.has(temporary):
             temporary.unlink()
