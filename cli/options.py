@@ -30,7 +30,7 @@ TopK = Annotated[int, typer.Option(min=0, help="Draw from the k likeliest tokens
 TopP = Annotated[
     float,
     typer.Option(
-        callback=_above_zero, max=1.0, help="Draw from this share of probability, above 0 to 1."
+        min=0.0, max=1.0, help="Draw from this share of probability; 0 leaves the likeliest token."
     ),
 ]
 MinP = Annotated[

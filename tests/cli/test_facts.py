@@ -10,6 +10,7 @@ from tilewright.ir.errors import ArtifactError
 
 GOOD = {
     "architecture": "LlamaForCausalLM",
+    "source": None,
     "context_len": 1024,
     "eos_ids": [2],
     "num_layers": 2,
@@ -18,6 +19,7 @@ GOOD = {
     "dtype": "bf16",
     "fallback_ops": 0,
     "special_tokens": {"bos_token": "<s>"},
+    "chat_templates": {},
     "seconds": {"capture": 1.5, "compile": 2},
     "libraries": {"torch": "2.9", "triton": None},
     "passes": [

@@ -17,7 +17,7 @@ from tilewright.runtime.sampling import SamplingParams
 
 run = CliRunner().invoke
 EDGES = {
-    "top-p": ["-0.1", "0", "1.01", "nan"],
+    "top-p": ["-0.1", "1.01", "nan"],
     "min-p": ["-0.1", "1.1", "nan"],
     "temperature": ["-1", "101", "nan"],
     "presence-penalty": ["-2.1", "2.1"],

@@ -127,15 +127,15 @@ def test_damage_to_a_gguf_header_never_escapes(tmp_path):
 @pytest.mark.parametrize(
     ("key", "kind", "value", "says"),
     [
-        ("attention.head_count", "u32", 3, "not a multiple of the number of attention heads"),
-        ("attention.head_count_kv", "u32", 0, "the config describes cannot be made"),
-        ("attention.head_count_kv", "i32", -1, "the config describes cannot be made"),
-        ("attention.layer_norm_rms_epsilon", "str", "x", "metadata does not describe a model"),
-        ("context_length", "f32", 2.5, "metadata does not describe a model"),
+        ("attention.head_count", "u32", 3, "no multiple of 3 heads"),
+        ("attention.head_count_kv", "u32", 0, "num_key_value_heads is 0, not a positive number"),
+        ("attention.head_count_kv", "i32", -1, "num_key_value_heads is -1, not a positive"),
+        ("attention.layer_norm_rms_epsilon", "str", "x", "rms_epsilon is 'x', not a number"),
+        ("context_length", "f32", 2.5, "is 2.5, not a positive number"),
         ("feed_forward_length", "u64", 2**63, "the config describes cannot be made"),
-        ("rope.freq_base", "str", "x", "the config describes cannot be made"),
-        ("rope.dimension_count", "u32", 3, "cannot be (made|traced)"),
-        ("vocab_size", "u32", 2**32 - 1, "cannot be made|wrong shape"),
+        ("rope.freq_base", "str", "x", "freq_base is 'x', not a number"),
+        ("rope.dimension_count", "u32", 3, "heads of 8 are rotated whole"),
+        ("vocab_size", "u32", 2**32 - 1, "token_embd.weight has"),
     ],
 )
 def test_odd_metadata_of_a_gguf(tmp_path, key, kind, value, says):
