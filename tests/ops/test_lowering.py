@@ -11,7 +11,8 @@ from tilewright.ir.builder import Builder
 from tilewright.passes.pipelines import dense
 from tilewright.runtime.executable import Executable
 
-from .samples import SAMPLES, Sample
+from .sample import Sample
+from .samples import SAMPLES
 from .test_reference import TOLERANCE, as_numpy, as_torch, check, inputs_of
 
 SIZE = 110  # samples of one program

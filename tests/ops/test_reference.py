@@ -11,7 +11,8 @@ from tilewright.ir.evaluate import evaluate
 from tilewright.ir.op import OPS, get_op
 from tilewright.ir.types import bool_
 
-from .samples import SAMPLES, TO_TORCH, Sample
+from .sample import TO_TORCH, Sample
+from .samples import SAMPLES
 
 # relative to the largest magnitude of the result; halves: one rounding of the result, and in
 # torch one more for each step of a formula

@@ -1,0 +1,232 @@
+"""Samples of ops over rows: reductions, contractions, composites, attention, sampling."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tilewright.ir.ops.sampling import gumbel
+from tilewright.ir.types import bf16, bool_, f32, f64, i32, i64
+
+from .sample import FLOATS, INTEGERS, Operand, Sample, distinct, nonzero, wide
+from .samples_elements import UNARY
+
+# ---- reductions ----------------------------------------------------------------------------
+
+
+def reductions() -> Iterator[Sample]:
+    # sums of halves are made in float32, as ours are, and rounded once
+    functions = {
+        "sum": lambda x, a, k: wide(x).sum(a, k).to(x.dtype),
+        "mean": lambda x, a, k: wide(x).mean(a, k).to(x.dtype),
+        "max": lambda x, a, k: x.amax(a, k),
+        "min": lambda x, a, k: x.amin(a, k),
+    }
+    for name, function in functions.items():
+        for dtype in (*FLOATS, *(() if name == "mean" else INTEGERS)):
+            for axes, keepdims in (((-1,), False), ((0, 2), True), ((1,), True)):
+                attrs = {"axes": axes, "keepdims": keepdims}
+                call = lambda x, f=function, a=axes, k=keepdims: f(x, a, k)  # noqa: E731
+                yield Sample(name, (Operand((3, 5, 4), dtype),), call, attrs)
+    empty = (Operand((0, 3)),)
+    yield Sample("sum", empty, lambda x: x.sum(0), {"axes": (0,)})
+    yield Sample("mean", empty, lambda x: x.mean(0), {"axes": (0,)})
+    yield Sample("max", empty, lambda x: torch.full((3,), -math.inf), {"axes": (0,)})
+    yield Sample("min", empty, lambda x: torch.full((3,), math.inf), {"axes": (0,)})
+    yield Sample("max", (Operand((4, 6)),), lambda x: x.amax(1), {"axes": (1,)}, special=True)
+    yield Sample("min", (Operand((4, 6)),), lambda x: x.amin(1), {"axes": (1,)}, special=True)
+    for dtype in (f32, f64, i64):
+        yield Sample(
+            "prod", (Operand((4, 3), dtype, nonzero),), lambda x: x.prod(0), {"axes": (0,)}
+        )
+    for name in ("any", "all"):
+        for shape in ((3, 4), (0, 4)):
+            call = lambda x, name=name: getattr(x, name)(0)  # noqa: E731
+            yield Sample(name, (Operand(shape, bool_),), call, {"axes": (0,)}, exact=True)
+    for name in ("argmax", "argmin"):
+        for dtype in (f32, bf16, i64):
+            for keepdims in (False, True):
+                call = lambda x, n=name, k=keepdims: getattr(x, n)(-1, keepdim=k)  # noqa: E731
+                attrs = {"axis": -1, "keepdims": keepdims}
+                yield Sample(name, (Operand((3, 7), dtype, distinct),), call, attrs, exact=True)
+    first = lambda rng, shape, dtype: np.array([[1.0, 3, 3, 2], [np.nan, 4, np.nan, 4]])  # noqa: E731
+    expected = lambda x: torch.tensor([1, 0])  # noqa: E731  the first of equals; NaN is largest
+    yield Sample("argmax", (Operand((2, 4), f32, first),), expected, {"axis": -1}, exact=True)
+    for dtype in (f32, f64, i64):
+        for axis in (0, -1):
+            call = lambda x, a=axis: x.cumsum(a)  # noqa: E731
+            yield Sample("cumsum", (Operand((3, 5), dtype),), call, {"axis": axis})
+
+
+# ---- contractions, composites, attention -----------------------------------------------------
+
+
+def contractions() -> Iterator[Sample]:
+    for dtype in FLOATS:
+        for x, w, transposed in (
+            ((3, 4), (4, 5), False),
+            ((2, 3, 4), (5, 4), True),
+            ((2, 1, 3, 4), (5, 4, 6), False),
+            ((1, 7), (1, 7), True),
+            ((0, 4), (4, 2), False),
+        ):
+
+            def product(x, w, transposed=transposed):
+                return wide(x) @ (wide(w).mT if transposed else wide(w))
+
+            attrs = {"transpose_w": transposed}
+            call = lambda x, w, f=product: f(x, w).to(x.dtype)  # noqa: E731
+            yield Sample("matmul", (Operand(x, dtype), Operand(w, dtype)), call, attrs)
+    activations = {
+        "silu": F.silu, "gelu": F.gelu, "gelu_tanh": UNARY["gelu_tanh"], "relu": torch.relu,
+        "sigmoid": torch.sigmoid,
+    }  # fmt: skip
+    for name, function in activations.items():
+        call = lambda x, g, u, f=function: f(x @ g.T) * (x @ u.T)  # noqa: E731
+        operands = Operand((2, 3, 4)), Operand((6, 4)), Operand((6, 4))
+        yield Sample("gated_linear", operands, call, {"activation": name})
+
+
+def composites() -> Iterator[Sample]:
+    for dtype in FLOATS:
+        for axis in (-1, 0):
+            call = lambda x, a=axis: torch.softmax(wide(x), a).to(x.dtype)  # noqa: E731
+            yield Sample("softmax", (Operand((3, 6), dtype),), call, {"axis": axis})
+        x, w = Operand((2, 3, 8), dtype), Operand((8,), dtype)
+        for eps in (1e-6, 1e-2):
+            call = lambda x, w, e=eps: F.rms_norm(wide(x), (8,), wide(w), e).to(x.dtype)  # noqa: E731
+            yield Sample("rms_norm", (x, w), call, {"eps": eps})
+            call = lambda x, w, c, e=eps: F.layer_norm(  # noqa: E731
+                wide(x), (8,), wide(w), wide(c), e
+            ).to(x.dtype)
+            yield Sample("layer_norm", (x, w, w), call, {"eps": eps})
+    for cos in ((5, 4), (2, 1, 5, 4), (4,)):
+        operands = Operand((2, 3, 5, 4)), Operand(cos), Operand(cos)
+        yield Sample("rope", operands, _rope)
+
+
+def _rope(x, cos, sin):
+    low, high = x.chunk(2, -1)
+    return x * cos + torch.cat([-high, low], -1) * sin
+
+
+def attentions() -> Iterator[Sample]:
+    cases: list[dict[str, Any]] = [
+        {},
+        {"is_causal": True},
+        {"is_causal": True, "window": 2},
+        {"softcap": 2.0},
+        {"is_causal": True, "softcap": 5.0, "window": 3},
+    ]
+    for heads, kv_heads, queries, keys in ((4, 2, 5, 5), (3, 1, 2, 7), (2, 2, 1, 4)):
+        q = Operand((2, heads, queries, 8))
+        k, v = Operand((2, kv_heads, keys, 8)), Operand((2, kv_heads, keys, 6))
+        for case in cases:
+            attrs = {"scale": 0.3, **case}
+            call = lambda q, k, v, m=None, a=attrs: _attention(q, k, v, m, **a)  # noqa: E731
+            yield Sample("attention", (q, k, v), call, attrs)
+            for mask in (Operand((queries, keys), bool_), Operand((2, 1, 1, keys), f32)):
+                yield Sample("attention", (q, k, v, mask), call, attrs)
+
+
+def _attention(q, k, v, mask=None, *, scale, is_causal=False, window=None, softcap=None):
+    group = q.shape[-3] // k.shape[-3]
+    k, v = k.repeat_interleave(group, -3), v.repeat_interleave(group, -3)
+    scores = q @ k.mT * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    queries, keys = scores.shape[-2:]
+    at = torch.arange(queries)[:, None] + keys - queries
+    key = torch.arange(keys)
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    if is_causal:
+        seen = seen & (key <= at)
+    if window is not None:
+        seen = seen & (key > at - window)
+    if mask is not None and mask.dtype == torch.bool:
+        seen = seen & mask
+    elif mask is not None:
+        scores = scores + mask
+    weights = torch.softmax(scores.masked_fill(~seen, -math.inf), -1)
+    return torch.nan_to_num(weights, nan=0.0) @ v  # a query that sees nothing gives 0
+
+
+def paging() -> Iterator[Sample]:
+    slots = lambda rng, shape, dtype: np.array([9, 2, -1, 0])  # noqa: E731
+    for dtype in (f32, bf16):
+        kv, new = Operand((3, 2, 2, 4, 8), dtype), Operand((4, 2, 8), dtype)
+        yield Sample("kv_append", (kv, new, new, Operand((4,), i32, slots)), _append, exact=True)
+    table = lambda rng, shape, dtype: np.array([[3, 1], [0, 4], [2, 2]])  # noqa: E731
+    starts = lambda rng, shape, dtype: np.array([0, 3, 4, 4])  # noqa: E731
+    lens = lambda rng, shape, dtype: np.array([6, 1, 0])  # noqa: E731
+    metadata = (
+        Operand((3, 2), i32, table), Operand((4,), i32, starts), Operand((3,), i32, lens),
+    )  # fmt: skip
+    for case in ({}, {"window": 2}, {"softcap": 3.0}):
+        attrs = {"scale": 0.4, **case}
+        call = lambda *a, attrs=attrs: _paged(*a, **attrs)  # noqa: E731
+        operands = Operand((4, 4, 8)), Operand((5, 2, 2, 4, 8)), *metadata
+        yield Sample("paged_attention", operands, call, attrs)
+
+
+def _append(kv, k, v, slots):
+    kv = kv.clone()
+    for row, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            kv[slot // 4, 0, :, slot % 4] = k[row]
+            kv[slot // 4, 1, :, slot % 4] = v[row]
+    return kv
+
+
+def _paged(q, kv, table, starts, lens, **attrs):
+    rows = []
+    for s, context in enumerate(lens.tolist()):
+        first, last = starts[s], starts[s + 1]
+        if first == last:
+            continue
+        cached = [kv[table[s, at // 4], :, :, at % 4] for at in range(context)]
+        k, v = torch.stack(cached, 2)  # [2, G, context, D]
+        one = _attention(q[first:last].transpose(0, 1), k, v, is_causal=True, **attrs)
+        rows.append(one.transpose(0, 1))
+    return torch.cat(rows)
+
+
+# ---- choosing tokens -----------------------------------------------------------------------
+
+
+def sampling() -> Iterator[Sample]:
+    def given(*values):
+        return lambda rng, shape, dtype: np.array(values)
+
+    parameters = (
+        Operand((4,), f32, given(0.0, 1.0, 0.7, 1.3)),
+        Operand((4,), i32, given(0, 0, 3, 5)),
+        Operand((4,), f32, given(1.0, 1.0, 1.0, 0.6)),
+        Operand((4,), i64, given(1, 2, 3, 2**40 + 5)),
+        Operand((4,), i64, given(0, 1, 2, 3)),
+    )
+    yield Sample("sample", (Operand((4, 50), f32, distinct), *parameters), _sampled, exact=True)
+
+
+def _sampled(logits, temperature, top_k, top_p, seed, step):
+    rows = []
+    for r in range(len(logits)):
+        if temperature[r] == 0:
+            rows.append(int(logits[r].argmax()))
+            continue
+        scaled = (logits[r] / temperature[r]).double()
+        if 0 < top_k[r] < len(scaled):
+            least = scaled.topk(int(top_k[r])).values[-1]
+            scaled = scaled.masked_fill(scaled < least, -math.inf)
+        if top_p[r] < 1:
+            ordered, places = scaled.softmax(0).sort(descending=True)
+            count = int((ordered.cumsum(0) < float(top_p[r])).sum()) + 1
+            kept = torch.zeros(len(scaled), dtype=torch.bool)
+            kept[places[:count]] = True
+            scaled = scaled.masked_fill(~kept, -math.inf)
+        noise = torch.from_numpy(gumbel(int(seed[r]), int(step[r]), len(scaled)))
+        rows.append(int((scaled + noise).argmax()))
+    return torch.tensor(rows, dtype=torch.int32)
