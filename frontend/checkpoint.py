@@ -29,7 +29,6 @@ class Checkpoint:
     arrays: Mapping[str, LazyArray]
     tokenizer: tokenizer.TokenizerSource | None  # None: the file has none
     eos_ids: tuple[int, ...]
-    notes: tuple[str, ...] = ()  # on what the files have and the model does not use
 
 
 def open_checkpoint(path: str | Path, dtype: DType | None = None) -> Checkpoint:
@@ -108,12 +107,11 @@ def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     own = FROM_TORCH.get(config.dtype) if isinstance(config.dtype, torch.dtype) else None
     wanted = dtype or own or f32
     module = empty_module(config, wanted, str(folder))
-    matched = match_weights(module, stored, folder)
+    arrays = match_weights(module, stored, folder)
     source = tokenizer.from_folder(folder)
-    if matched is None:
+    if arrays is None:
         return Checkpoint(_load_with_transformers(module, folder, wanted), {}, source, eos)
-    arrays, notes = matched
-    return Checkpoint(module, _with_ties(module, arrays), source, eos, notes)
+    return Checkpoint(module, _with_ties(module, arrays), source, eos)
 
 
 def _read_config(folder: Path) -> Any:

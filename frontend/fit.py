@@ -21,7 +21,7 @@ def check_fit(
 ) -> None:
     """CheckpointError lists every stored weight that does not fit the parameter it is for.
 
-    `keys` has the stored name of each parameter. A warning lists what no parameter takes.
+    `keys` has the stored name of each parameter.
     """
     problems = []
     for name, parameter in module.named_parameters():
@@ -40,7 +40,6 @@ def check_fit(
             facts=listed(problems),
             fix="config.json and the weights are of different models: copy both again",
         )
-    warn_unused(module, set(stored) - set(keys.values()), folder)
 
 
 def warn_unused(module: Any, names: Iterable[str], folder: Path) -> None:

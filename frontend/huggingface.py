@@ -81,11 +81,10 @@ def capture_causal_lm(
     if isinstance(model, str | Path):
         checkpoint = open_checkpoint(model, dtype)
         module, arrays, eos = checkpoint.module, checkpoint.arrays, checkpoint.eos_ids
-        noted = checkpoint.notes
         source = source or checkpoint.tokenizer
     else:
         module, arrays = _check_module(model), {}
-        eos, noted = _module_eos(module), ()
+        eos = _module_eos(module)
     try:
         imported, attention, notes = _capture(module, progress)
     except DimError as error:
@@ -113,7 +112,7 @@ def capture_causal_lm(
         _facts(module, graph, eos),
         source,
         attention,
-        (*noted, *notes, *imported.notes),
+        (*notes, *imported.notes),
     )
 
 

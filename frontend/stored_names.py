@@ -9,19 +9,19 @@ import numpy as np
 
 from ..ir.errors import CheckpointError
 from .dtypes import from_torch
-from .fit import check_fit
+from .fit import check_fit, warn_unused
 from .weights import LazyArray
 
 
 def match_weights(
     module: Any, stored: Mapping[str, LazyArray], folder: Path
-) -> tuple[dict[str, LazyArray], tuple[str, ...]] | None:
-    """Arrays by parameter name, and notes; None when transformers must convert the checkpoint.
+) -> dict[str, LazyArray] | None:
+    """Arrays by parameter name; None when transformers must convert the checkpoint.
 
     Names match as they stand, with the prefix that a base model's checkpoint lacks, or with one in
     front of all of them (of a wrapper that the model was saved in). Raises `CheckpointError` for
     weights that are missing, of another shape or kind, tied and different, or left out although a
-    part of the model could hold them.
+    part of the model could hold them. A warning lists what nobody uses.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
@@ -53,12 +53,13 @@ def match_weights(
             fix="copy or download the missing shards",
         )
     check_fit(module, keys, stored, folder)
-    arrays = {
+    unused = {key: array for key, array in stored.items() if key not in used}
+    _require_no_place(module, unused, prefix, folder)
+    warn_unused(module, unused, folder)
+    return {
         name: stored[keys[name]].astype(from_torch(parameter.dtype))
         for name, parameter in module.named_parameters()
     }
-    unused = {key: array for key, array in stored.items() if key not in used}
-    return arrays, _left_out(module, unused, prefix, folder)
 
 
 def _unwrapped(names: list[str], stored: Mapping[str, LazyArray]) -> Mapping[str, LazyArray]:
@@ -84,13 +85,12 @@ def _require_same(one: LazyArray, two: LazyArray, name: str, other: str, folder:
         )
 
 
-def _left_out(
+def _require_no_place(
     module: Any, unused: Mapping[str, LazyArray], prefix: str, folder: Path
-) -> tuple[str, ...]:
-    """A note of stored arrays that the model has no use for.
+) -> None:
+    """CheckpointError for arrays that a part of the model could hold and by its config does not.
 
-    CheckpointError for those that a part of the model could hold and by its config does not, such
-    as a bias, unless they are zeros: what was stored computes something else.
+    Such as a bias, unless it is zeros: what was stored computes something else.
     """
     parts = dict(module.named_modules())
     lacking = []
@@ -107,8 +107,3 @@ def _left_out(
             f" describes: {', '.join(lacking[:6])}",
             fix="config.json and the weights are of different models: copy both again",
         )
-    buffers = {name.rpartition(".")[2] for name, _ in module.named_buffers()}
-    others = [key for key in unused if key.rpartition(".")[2] not in buffers]
-    if not others:
-        return ()
-    return (f"{len(others)} stored weights are not used: {', '.join(others[:6])}",)
