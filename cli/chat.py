@@ -2,7 +2,7 @@
 
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,27 +28,6 @@ HELP = (
 QUOTES = '"""'
 
 
-def chat(
-    model: options.Model = "demo",
-    system: options.System = "",
-    max_tokens: options.MaxTokens = 512,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
-    dtype: options.DType = "auto",
-    target: options.Target = "auto",
-    max_model_len: options.MaxModelLen = None,
-    kv_cache_bytes: options.KVCacheBytes = None,
-    threads: options.Threads = None,
-    quiet: options.Quiet = False,
-) -> None:
-    """Talk with a model."""
-    run(**locals())
-
-
 def run(
     model: options.Model = "demo",
     prompt: Annotated[str | None, typer.Argument(help="What to ask; none: a conversation.")] = None,
@@ -68,33 +47,20 @@ def run(
     quiet: options.Quiet = False,
 ) -> None:
     """Answer one question, or talk where none is given."""
-    from ..runtime.sampling import SamplingParams
-    from .opening import open_llm
-
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=stop or None,
-    )
-    llm = open_llm(
-        model,
-        quiet=quiet,
-        dtype=dtype,
-        target=target,
-        max_model_len=max_model_len,
-        kv_cache_bytes=kv_cache_bytes,
-        threads=threads,
-    )
+    chosen = locals()
+    params, llm = options.sampling_params(chosen), options.open_model(chosen)
     if prompt is not None:
         stream_answer(llm, messages_of(prompt, system), params, quiet)
         return
     if not quiet:
         print(HELP, file=sys.stderr)
     converse(llm, params, system, quiet)
+
+
+@options.same_as(run, without="prompt")
+def chat(**chosen: Any) -> None:
+    """Talk with a model."""
+    run(**chosen)
 
 
 def converse(llm: "LLM", params: "SamplingParams", system: str = "", quiet: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from . import options
 from .console import decoded, print_json, read_input
 
 if TYPE_CHECKING:
-    from ..runtime.outputs import CompletionOutput, RequestOutput
+    from ..runtime.outputs import CompletionOutput, Logprob, RequestOutput
     from ..runtime.sampling import SamplingParams
     from .language_model import LLM
 
@@ -47,6 +48,10 @@ def generate(
             min=0, max=20, help="With --json: log-probabilities of so many tokens at each place."
         ),
     ] = None,
+    prompt_logprobs: Annotated[
+        int | None,
+        typer.Option(min=0, max=20, help="With --json: the same at each token of the prompt."),
+    ] = None,
     seed: options.Seed = None,
     stop: options.Stop = None,
     dtype: options.DType = "auto",
@@ -58,36 +63,16 @@ def generate(
     as_json: options.AsJson = False,
 ) -> None:
     """Complete prompts. One prompt is written out as it comes; several are computed together."""
-    from ..runtime.sampling import SamplingParams
-    from .opening import open_llm, speed, speed_line
+    from .opening import speed, speed_line
 
-    if logprobs is not None and not as_json:
-        raise OptionError("--logprobs is shown with --json only", fix="add --json")
+    chosen = locals()
+    for name in ("logprobs", "prompt_logprobs"):
+        if chosen[name] is not None and not as_json:
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(f"{option} is shown with --json only", fix="add --json")
     texts = read_prompts(prompts or [], file)
     asked = [messages_of(text, system) if chat or system else text for text in texts]
-    params = SamplingParams(
-        n=n,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        repetition_penalty=repetition_penalty,
-        logprobs=logprobs,
-        seed=seed,
-        stop=stop or None,
-    )
-    llm = open_llm(
-        model,
-        quiet=quiet,
-        dtype=dtype,
-        target=target,
-        max_model_len=max_model_len,
-        kv_cache_bytes=kv_cache_bytes,
-        threads=threads,
-    )
+    params, llm = options.sampling_params(chosen), options.open_model(chosen)
     if as_json:
         results = _complete(llm, asked, params, quiet)
         data = [as_data(result) for result in results]
@@ -172,9 +157,11 @@ def as_data(result: "RequestOutput") -> dict:
     """One prompt's results as plain data; those of the first completion stand outside as well."""
     outputs = [_completion(output) for output in result.outputs]
     several = {"outputs": outputs} if len(outputs) > 1 else {}
+    scores = result.prompt_logprobs
     return {
         "prompt": result.prompt,
         "prompt_tokens": len(result.prompt_token_ids),
+        **({} if scores is None else {"prompt_logprobs": _places(scores)}),
         **outputs[0],
         **several,
     }
@@ -189,8 +176,15 @@ def _completion(output: "CompletionOutput") -> dict:
         "error": None if output.error is None else str(output.error),
     }
     if output.logprobs is not None:
-        data["logprobs"] = [
-            [{"token_id": token, **asdict(value)} for token, value in place.items()]
-            for place in output.logprobs
-        ]
+        data["logprobs"] = _places(output.logprobs)
     return data
+
+
+def _places(logprobs: "Sequence[dict[int, Logprob] | None]") -> list[list[dict] | None]:
+    """A list of tokens a place; None for a place that has none, such as a prompt's first."""
+    return [
+        None
+        if place is None
+        else [{"token_id": token, **asdict(value)} for token, value in place.items()]
+        for place in logprobs
+    ]

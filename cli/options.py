@@ -1,10 +1,17 @@
-"""Options that several verbs share, as annotated types."""
+"""Options that several verbs share, as annotated types, and what becomes of them."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..ir import switches
+
+if TYPE_CHECKING:
+    from ..runtime.sampling import SamplingParams
+    from .language_model import LLM
 
 
 def _above_zero(value: float) -> float:
@@ -66,3 +73,31 @@ Seed = Annotated[
 Stop = Annotated[list[str] | None, typer.Option(help="End at this text; may be repeated.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def sampling_params(chosen: Mapping[str, Any]) -> "SamplingParams":
+    """The sampling parameters among a verb's parsed options."""
+    from ..runtime.sampling import SamplingParams
+
+    known = [f.name for f in fields(SamplingParams)]
+    return SamplingParams(**{name: chosen[name] for name in known if name in chosen})
+
+
+def open_model(chosen: Mapping[str, Any]) -> "LLM":
+    """The model of a verb's parsed options, opened with those that `LLM` takes."""
+    from .opening import open_llm
+
+    taken = ("model", "dtype", "target", "max_model_len", "kv_cache_bytes", "threads", "quiet")
+    return open_llm(**{name: chosen[name] for name in taken})
+
+
+def same_as(verb: Callable[..., None], *, without: str) -> Callable[[Callable], Callable]:
+    """Decorator of a verb that takes the options of another one, but for one of them."""
+    signature = inspect.signature(verb)
+    kept = [p for p in signature.parameters.values() if p.name != without]
+
+    def decorate(function: Callable) -> Callable:
+        function.__signature__ = signature.replace(parameters=kept)  # what typer reads
+        return function
+
+    return decorate

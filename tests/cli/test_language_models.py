@@ -42,7 +42,7 @@ class TestWithTheArtifact:
         self, tilewright, artifact, tmp_path
     ):
         (tmp_path / "prompts.txt").write_text("One, two, three,\n\nThe sky is\n")
-        options = ["--json", "--max-tokens", "12", "--dtype", "bf16"]
+        options = ["--json", "--max-tokens", "12", "--dtype", "bf16", "--prompt-logprobs", "1"]
         together = tilewright("generate", artifact, "--file", "prompts.txt", *options)
         results = json.loads(together.stdout)["results"]
         assert [each["prompt"] for each in results] == ["One, two, three,", "The sky is"]
@@ -51,6 +51,10 @@ class TestWithTheArtifact:
             assert alone["results"] == [each]
             assert len(each["token_ids"]) == 12
             assert each["finish_reason"] == "length"
+            first, *scored = each["prompt_logprobs"]
+            assert first is None
+            assert len(scored) == each["prompt_tokens"] - 1
+            assert all(place[0]["rank"] == 1 and place[0]["logprob"] <= 0 for place in scored)
 
     def test_a_run_from_an_artifact_loads_no_framework(self, artifact):
         code = (

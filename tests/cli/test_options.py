@@ -25,19 +25,21 @@ EDGES = {
     "repetition-penalty": ["0", "-1", "101"],
     "n": ["0", "129"],
     "logprobs": ["-1", "21"],
+    "prompt-logprobs": ["-1", "21"],
     "max-tokens": ["0"],
     "top-k": ["-2"],
     "seed": [str(2**63)],
 }
+WHOLE = ("n", "logprobs", "prompt-logprobs", "max-tokens", "top-k", "seed")
 
 
 @pytest.mark.parametrize("name", EDGES)
 def test_what_sampling_refuses_is_a_usage_error(name):
     """Refused when the line is read, before any model is opened."""
     for value in EDGES[name]:
-        number = int(value) if name in ("n", "logprobs", "max-tokens", "top-k", "seed") else None
+        number = int(value) if name in WHOLE else float(value)
         with pytest.raises(RequestError):
-            SamplingParams(**{name.replace("-", "_"): float(value) if number is None else number})
+            SamplingParams(**{name.replace("-", "_"): number})
         done = run(app, ["generate", "no-such-model", "hi", "--json", f"--{name}={value}"])
         assert done.exit_code == 2, (value, done.output)
 
@@ -55,7 +57,8 @@ def test_results_as_data():
         CompletionOutput(0, "a", (5,), -0.5, tokens, "stop", "END"),
         CompletionOutput(1, "b", (6,), None, None, "length", None),
     ]
-    data = as_data(RequestOutput("0", "ab", [1, 2], outputs))
+    scores = [None, {2: Logprob(-2.0, 3, "c")}]
+    data = as_data(RequestOutput("0", "ab", [1, 2], outputs, prompt_logprobs=scores))
     assert (data["text"], data["stop_reason"], data["prompt_tokens"]) == ("a", "END", 2)
     assert [one["text"] for one in data["outputs"]] == ["a", "b"]
     assert data["logprobs"][0][1] == {
@@ -66,7 +69,43 @@ def test_results_as_data():
     }
     assert "logprobs" not in data["outputs"][1]
     assert json.loads(json.dumps(data)) == data
-    assert "outputs" not in as_data(RequestOutput("0", "ab", [1, 2], outputs[:1]))
+    assert data["prompt_logprobs"] == [
+        None,
+        [{"token_id": 2, "logprob": -2.0, "rank": 3, "decoded_token": "c"}],
+    ]
+    alone = as_data(RequestOutput("0", "ab", [1, 2], outputs[:1]))
+    assert not {"outputs", "prompt_logprobs"} & alone.keys()
+
+
+@pytest.mark.parametrize("name", ["--logprobs", "--prompt-logprobs"])
+def test_log_probabilities_have_no_other_form_than_json(name):
+    done = run(app, ["generate", "no-such-model", "hi", name, "1"])
+    assert done.exit_code == 1
+    assert f"{name} is shown with --json only" in done.stderr
+
+
+def test_chat_takes_what_run_takes_but_the_prompt():
+    taken = {verb: dict(inspect.signature(VERBS[verb]).parameters) for verb in ("chat", "run")}
+    assert taken["run"].pop("prompt").default is None
+    assert taken["chat"] == taken["run"]
+
+
+def test_options_reach_sampling_and_the_model(monkeypatch):
+    """Each under the name that it has there; what is no option of the verb stays a default."""
+    opened = {}
+
+    def open_llm(model, **given):
+        opened.update(given, model=model)
+
+    asked = []
+    monkeypatch.setattr("tilewright.cli.opening.open_llm", open_llm)
+    monkeypatch.setattr("tilewright.cli.chat.converse", lambda *given: asked.append(given))
+    line = "chat a.zip -q --system s --min-p .5 --stop x --stop y --threads 3 --max-model-len 9"
+    assert run(app, line.split()).exit_code == 0
+    params = SamplingParams(max_tokens=512, temperature=0, min_p=0.5, stop=("x", "y"))
+    assert asked == [(None, params, "s", True)]
+    wanted = dict(model="a.zip", quiet=True, threads=3, max_model_len=9, kv_cache_bytes=None)
+    assert opened == {**wanted, "dtype": "auto", "target": "auto"}
 
 
 def test_a_system_message_comes_first():
