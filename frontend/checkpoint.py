@@ -13,7 +13,7 @@ from ..ir.errors import CheckpointError, UnsupportedModel
 from ..ir.types import DType, f32
 from . import gguf, gguf_config, gguf_model, gguf_tokenizer, safetensors, tokenizer
 from .dtypes import FROM_TORCH, TO_TORCH, from_torch
-from .fit import warn_unused
+from .fit import require_all, warn_unused
 from .stored_names import match_weights
 from .weights import LazyArray
 
@@ -192,14 +192,7 @@ def _load_with_transformers(module: Any, folder: Path, dtype: DType) -> Any:
         )
     finally:
         logger.setLevel(level)
-    absent = sorted(report["missing_keys"])
-    if absent:
-        raise CheckpointError(
-            "the checkpoint lacks weights of its model",
-            where=str(folder),
-            facts=f"{len(absent)} are missing: {', '.join(absent[:6])}",
-            fix="copy or download the missing shards",
-        )
+    require_all(sorted(report["missing_keys"]), folder)
     warn_unused(loaded, report["unexpected_keys"], folder)
     return loaded.eval()
 

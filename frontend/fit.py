@@ -1,8 +1,8 @@
-"""Whether stored weights are those of a model: shapes, kinds, and what is left over."""
+"""Whether stored weights are those of a model: shapes, kinds, what is missing or left over."""
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,17 @@ def check_fit(
             where=str(folder),
             facts=listed(problems),
             fix="config.json and the weights are of different models: copy both again",
+        )
+
+
+def require_all(missing: Sequence[str], folder: Path) -> None:
+    """CheckpointError when parameters are `missing` from the files of a checkpoint."""
+    if missing:
+        raise CheckpointError(
+            "the checkpoint lacks weights of its model",
+            where=str(folder),
+            facts=f"{len(missing)} are missing: {', '.join(missing[:6])}",
+            fix="copy or download the missing shards",
         )
 
 

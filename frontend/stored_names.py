@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir.errors import CheckpointError
 from .dtypes import from_torch
-from .fit import check_fit, warn_unused
+from .fit import check_fit, require_all, warn_unused
 from .weights import LazyArray
 
 
@@ -45,13 +45,7 @@ def match_weights(
             _require_same(stored[keys[name]], stored[other], keys[name], other, folder)
     if not keys:
         return None
-    if missing:
-        raise CheckpointError(
-            "the checkpoint lacks weights of its model",
-            where=str(folder),
-            facts=f"{len(missing)} are missing: {', '.join(missing[:6])}",
-            fix="copy or download the missing shards",
-        )
+    require_all(missing, folder)
     check_fit(module, keys, stored, folder)
     unused = {key: array for key, array in stored.items() if key not in used}
     _require_no_place(module, unused, prefix, folder)
