@@ -36,6 +36,7 @@ class LLM(RuntimeLLM):
     kept in the cache (`use_cache`), and found there at the next start. `progress` is called with
     (stage, done, of) while that goes on: see ir/progress.py. A checkpoint without a tokenizer takes
     lists of token numbers. `with LLM(...) as llm:` gives the memory back at the end of the block.
+    Threads may share it, and on the CPU forked processes too: requests that run stay the parent's.
 
     Raises CheckpointError, UnsupportedModel, UnsupportedOp, BuildError, OptionError, OutOfMemory.
     """

@@ -13,10 +13,13 @@ from importlib import metadata
 from pathlib import Path
 
 from ..ir import switches
+from ..ir.errors import DeviceError
 
 # Instruction sets that change what the C++ compiler makes of our kernels, narrow to wide.
 ISA_FLAGS = ("sse4_2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16")
 ISA_FLAGS += ("amx_bf16", "asimd", "asimdhp", "bf16", "sve", "i8mm")
+
+NOT_INITIALIZED = 3  # CUDA's word for a context that a fork has cut off
 
 LIBRARIES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "torch", "transformers")
 LIBRARIES += ("gguf", "accelerate", "triton", "cuda-core", "cuda-bindings", "onnx")
@@ -111,12 +114,21 @@ def library_versions() -> dict[str, str | None]:
 
 
 def nvidia_gpus() -> Gpus:
-    """Ask the CUDA driver, without any CUDA library of Python's."""
+    """Ask the CUDA driver, without any CUDA library of Python's.
+
+    DeviceError in a process that was forked after CUDA was used: it has a GPU, and cannot use it.
+    """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return Gpus((), None, "no NVIDIA driver: libcuda.so.1 is not installed")
     status = cuda.cuInit(0)
+    if status == NOT_INITIALIZED:
+        raise DeviceError(
+            "this process was forked from one that used the GPU",
+            facts="CUDA does not survive a fork",
+            fix='start it by multiprocessing.get_context("spawn"), or pass target="cpu"',
+        )
     if status != 0:
         return Gpus((), None, f"the NVIDIA driver does not start: cuInit returned {status}")
     version, count = ctypes.c_int(0), ctypes.c_int(0)

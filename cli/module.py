@@ -41,8 +41,9 @@ def compile(
 
     Results are new tensors without gradients, whatever the parameters say: an input that requires
     grad is refused while gradients are on, so that none is lost. Inputs are plain dense tensors;
-    autocast must be off. Threads may share a compiled module, and forked processes too. It cannot
-    be copied or pickled. `close()`, or leaving `with`, gives its memory back.
+    autocast must be off. Threads may share a compiled module, and on the CPU forked processes too
+    (CUDA does not survive a fork: start processes by "spawn"). It cannot be copied or pickled.
+    `close()`, or leaving `with`, gives its memory back.
     Raises UnsupportedOp (one table of all), UnsupportedModel, DimError, BuildError, OptionError; an
     error of the module's own code passes through.
     """

@@ -1,8 +1,33 @@
-"""A reentrant lock that a forked process may take, whoever held it when the process was forked."""
+"""What survives a fork: locks that a child may take, and objects that learn they are in one."""
 
 import os
 import threading
-from typing import Any
+import weakref
+from typing import Any, Protocol
+
+
+class Forked(Protocol):
+    """Something that has to do when it finds itself in a forked process."""
+
+    def after_fork(self) -> None:
+        """Called in the child, before anything else runs there. Must not raise."""
+        ...
+
+
+_told: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def tell_after_fork(one: Forked) -> None:
+    """Call `one.after_fork()` in every process that is forked from this one while it lives."""
+    _told.add(one)
+
+
+def _tell() -> None:
+    for one in list(_told):
+        one.after_fork()
+
+
+os.register_at_fork(after_in_child=_tell)
 
 
 class ForkLock:
@@ -13,12 +38,18 @@ class ForkLock:
     """
 
     def __init__(self) -> None:
-        self._lock, self._process = threading.RLock(), os.getpid()
+        self._lock = threading.RLock()
+        tell_after_fork(self)
 
     def __enter__(self) -> None:
-        if self._process != os.getpid():
-            self._lock, self._process = threading.RLock(), os.getpid()
         self._lock.acquire()
 
     def __exit__(self, *_: Any) -> None:
         self._lock.release()
+
+    def after_fork(self) -> None:
+        """A new lock, unless the one there is free or held by the thread that forked."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()

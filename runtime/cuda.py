@@ -1,7 +1,8 @@
 """NVIDIA GPUs as devices, through cuda-core: memory, modules, launches, captured graphs.
 
 Everything a device is told goes to one stream of its own. Only what cuda-core has no words for
-(copies between bare addresses, function attributes) is asked of the driver.
+(copies between bare addresses, function attributes, unloading) is asked of the driver.
+CUDA does not survive a fork: in a child each use is a DeviceError, and nothing is given back there.
 """
 
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import DeviceError, OutOfMemory
+from ..ir.fork_lock import tell_after_fork
 from ..ir.program import Kernel, Program
 from .device import Launch
 
@@ -63,6 +65,8 @@ class CudaDevice:
 
     def __init__(self, index: int = 0):
         self.core, self.driver = load_cuda()
+        self._is_forked = False
+        tell_after_fork(self)
         found = count_devices()
         if index >= found:
             raise DeviceError(
@@ -85,8 +89,19 @@ class CudaDevice:
             self.driver.cuMemPoolSetAttribute(pool, threshold, self.driver.cuuint64_t(KEPT_BYTES))
         )
 
+    def after_fork(self) -> None:
+        """In a forked process: all that was made on this device is the parent's."""
+        self._is_forked = True
+
     def enter(self) -> None:
-        """Make the device current in this thread."""
+        """Make the device current in this thread. DeviceError in a process forked since."""
+        if self._is_forked:
+            raise DeviceError(
+                "a forked process cannot use the GPU program of its parent",
+                where=self.name,
+                facts="CUDA does not survive a fork",
+                fix='start it by multiprocessing.get_context("spawn"), and make the model in it',
+            )
         if not getattr(self._thread, "is_current", False):
             self._device.set_current()
             self._thread.is_current = True
@@ -129,12 +144,14 @@ class CudaDevice:
         return memory
 
     def _free(self, address: int) -> None:
-        self.enter()
-        self.driver.cuMemFree(address)  # waits for the device: nothing can still be using it
+        if not self._is_forked:
+            self.enter()
+            self.driver.cuMemFree(address)  # waits for the device: nothing can still be using it
 
     def _free_pooled(self, address: int) -> None:
-        self.enter()
-        self.driver.cuMemFreeAsync(address, self._raw_stream)
+        if not self._is_forked:
+            self.enter()
+            self.driver.cuMemFreeAsync(address, self._raw_stream)
 
     def free_bytes(self) -> int:
         """How much `allocate` can give now."""
@@ -204,17 +221,40 @@ class CudaDevice:
         self.enter()
         return CudaModule(program, self)
 
+    def unload(self, library: Any) -> None:
+        """Give back a loaded binary, once what was launched is done."""
+        if not self._is_forked:
+            self.enter()
+            self.driver.cuStreamSynchronize(self._raw_stream)
+            self.driver.cuLibraryUnload(library)
+
+
+class _Library:
+    """A loaded binary; unloaded when the last reference goes. cuda-core's own stays for ever."""
+
+    def __init__(self, blob: bytes, device: CudaDevice):
+        self._device = device
+        loaded = device.driver.cuLibraryLoadData(blob, [], [], 0, [], [], 0)
+        self._handle = device.check(loaded)
+        self._finalizer = weakref.finalize(self, device.unload, self._handle)
+        self._finalizer.atexit = False  # the driver takes everything back by itself
+
+    def kernel(self, name: str) -> Any:
+        """One of its kernels. It does not keep the library."""
+        found = self._device.check(
+            self._device.driver.cuLibraryGetKernel(self._handle, name.encode())
+        )
+        return self._device.core.Kernel.from_handle(int(found))
+
 
 class CudaModule:
     """The kernels of a program, loaded."""
 
     def __init__(self, program: Program, device: CudaDevice):
         self._device = device
-        objects = {
-            name: device.core.ObjectCode.from_cubin(blob) for name, blob in program.blobs.items()
-        }
+        self._libraries = {name: _Library(blob, device) for name, blob in program.blobs.items()}
         self._kernels = {
-            name: self._prepared(objects[kernel.binary].get_kernel(kernel.name), kernel)
+            name: self._prepared(self._libraries[kernel.binary].kernel(kernel.name), kernel)
             for name, kernel in program.kernels.items()
         }
         self._configs: dict[tuple, Any] = {}
@@ -245,7 +285,7 @@ class CudaModule:
             ]
             config = self._config(kernel, grid)
             prepared.append((self._kernels[kernel.name], config, launch.buffers, dims, kernel))
-        return CudaPlan(self._device, prepared, scratch)
+        return CudaPlan(self, self._device, prepared, scratch)
 
     def _config(self, kernel: Kernel, grid: tuple[int, ...]) -> Any:
         pdl = bool(kernel.options.get("pdl"))
@@ -263,7 +303,10 @@ class CudaModule:
 class CudaPlan:
     """Launches with all but the addresses fixed."""
 
-    def __init__(self, device: CudaDevice, launches: list[tuple], scratch_bytes: int):
+    def __init__(
+        self, module: CudaModule, device: CudaDevice, launches: list[tuple], scratch_bytes: int
+    ):
+        self._module = module  # kept loaded
         self._device, self._launches = device, launches
         self._scratch = (
             device.allocate(scratch_bytes, "kernels' scratch") if scratch_bytes else None
@@ -326,12 +369,18 @@ class CudaPlan:
         self._launch_all(builder, at)
         graph = builder.end_building().complete()
         graph.upload(device.stream)
+        return _Replay(graph, self, device)
 
-        def replay(plan: CudaPlan = self) -> None:  # the plan owns scratch that the graph uses
-            device.enter()
-            graph.launch(device.stream)
 
-        return replay
+class _Replay:
+    """A captured graph, and the plan that owns the code and the scratch it uses."""
+
+    def __init__(self, graph: Any, plan: CudaPlan, device: CudaDevice):
+        self._graph, self._plan, self._device = graph, plan, device  # freed in this order
+
+    def __call__(self) -> None:
+        self._device.enter()
+        self._graph.launch(self._device.stream)
 
 
 def _check_room(memory: CudaMemory, array: np.ndarray, offset: int) -> None:

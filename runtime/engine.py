@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..ir.errors import RequestError, TilewrightError
+from ..ir.fork_lock import tell_after_fork
 from .detokenizer import TextStream
 from .pages import PagePool
 from .runner import Runner, StepResult
 from .sampler import Choice, choose, log_probabilities, not_numbers
 from .sampling import SamplingParams
 from .scheduler import Scheduler, Work
-from .sequence import Sequence
+from .sequence import Sequence, Status
 from .stats import Stats
 from .tokenizer import Tokenizer
 
@@ -60,6 +61,17 @@ class Engine:
         self.config = replace(config, context_len=context_len, eos_token_ids=ends)
         self.model_context_len = config.context_len
         self.runner, self.tokenizer, self._clock = runner, tokenizer, clock
+        self._begin()
+        runner.reserve(
+            self.scheduler.max_num_batched_tokens, config.max_num_seqs, self.config.context_len
+        )
+        self.stats = Stats()
+        self._next_id = 0
+        tell_after_fork(self)
+
+    def _begin(self) -> None:
+        """No sequences, and all pages free."""
+        config, runner = self.config, self.runner
         self.pool = PagePool(runner.num_pages)
         self.scheduler = Scheduler(
             self.pool,
@@ -67,12 +79,17 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         )
-        runner.reserve(
-            self.scheduler.max_num_batched_tokens, config.max_num_seqs, self.config.context_len
-        )
-        self.stats = Stats()
         self._live: dict[Sequence, _Live] = {}
-        self._next_id = 0
+
+    def after_fork(self) -> None:
+        """In a forked process: what ran is the parent's to finish, and here it ends as aborted.
+
+        Queues and pages begin anew, as another thread may have been in the middle of a step.
+        """
+        for sequence in self._live:
+            sequence.drop_pages()
+            sequence.status, sequence.finish_reason = Status.FINISHED, "abort"
+        self._begin()
 
     @property
     def has_work(self) -> bool:

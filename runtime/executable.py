@@ -14,7 +14,7 @@ import numpy as np
 from ..ir.binding import ArgumentSpec, Binder
 from ..ir.dim import evaluate, symbols_of
 from ..ir.errors import DeviceError, DimError, ShapeError
-from ..ir.fork_lock import ForkLock
+from ..ir.fork_lock import ForkLock, tell_after_fork
 from ..ir.program import Buffer, Program
 from ..ir.types import DType
 from .array import Array
@@ -92,6 +92,12 @@ class Executable:
             self._fixed[self._sizes.index[name]] = address
         self._arena: Memory | None = None
         self._bound: OrderedDict[Shapes, _Bound] = OrderedDict()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a forked process: what another thread's unfinished run has found is not told here."""
+        if self.device.dlpack_device == CPU:
+            self.faults.forget()
 
     # ---- running -----------------------------------------------------------------------------
 
@@ -232,9 +238,10 @@ class Executable:
         else:
             self._bound.move_to_end(shapes)
         if bound.arena is None or bound.arena is not self._arena:
-            bound.arena = self._grow_arena(bound.binding.arena_bytes)
-            base = np.uint64(bound.arena.address)
+            arena = self._grow_arena(bound.binding.arena_bytes)
+            base = np.uint64(arena.address)
             bound.addresses[bound.binding.temps] = bound.binding.offsets + base
+            bound.arena = arena  # last: a process forked in the middle starts over
         return bound
 
     def _grow_arena(self, nbytes: int) -> Memory:

@@ -31,8 +31,13 @@ class Faults:
             return
         self._device.download(self._memory, self._records)
         if self._records[:, 0].any():
-            self._device.zero(self._memory)
+            self.forget()
             raise self._error(int(np.flatnonzero(self._records[:, 0])[0]))
+
+    def forget(self) -> None:
+        """Forget what the runs so far have found."""
+        if self._checks:
+            self._device.zero(self._memory)
 
     def _error(self, number: int) -> TilewrightError:
         check, (marked, index) = self._checks[number], self._records[number].tolist()

@@ -1,10 +1,10 @@
 """LLM: prompts in, completions out, over an engine.
 
-Several threads may use one LLM: their requests share steps.
+Several threads may use one LLM: their requests share steps. Forked processes may use it too, except
+on a GPU: they begin without requests, as those that ran are the parent's.
 """
 
 import itertools
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
@@ -12,6 +12,7 @@ from numbers import Integral
 from typing import Any, Self, Unpack
 
 from ..ir.errors import RequestError
+from ..ir.fork_lock import ForkLock
 from ..ir.progress import Progress, unwatched
 from .chat import Messages, TemplateOptions, read_options
 from .engine import Engine
@@ -45,7 +46,7 @@ class LLM:
         self.stats: Stats = engine.stats  # of all requests so far: tokens a second and the like
         self.tokenizer = tokenizer or engine.tokenizer
         self.default_params = default_params or SamplingParams()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._ids = itertools.count()  # of requests; safe to draw from in several threads
         self._dropped: deque[Sequence] = deque()  # of streams that were garbage: see TextDeltas
 
@@ -125,6 +126,14 @@ class LLM:
             if self._engine is not None:
                 self._engine.abort_all()
                 self._engine = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise RequestError(
+            "a model cannot be copied or pickled",
+            where=repr(self),
+            facts="its kernels and weights are loaded into this process",
+            fix="threads may share it; in another process make it again: it is in the cache",
+        )
 
     def __enter__(self) -> Self:
         return self

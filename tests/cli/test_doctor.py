@@ -2,11 +2,14 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tilewright.cli import doctor, machine
+from tilewright.cli.compiler import open_device, resolve_target
+from tilewright.ir.errors import DeviceError
 from tilewright.runtime import cgroup
 
 NO_GPU = machine.Gpus((), None, "no NVIDIA driver")
@@ -74,6 +77,14 @@ def test_the_target_of_a_gpu(monkeypatch, arch, target):
 def test_no_gpu_has_no_target(monkeypatch):
     monkeypatch.setattr(machine, "nvidia_gpus", lambda: NO_GPU)
     assert machine.gpu_target() is None
+
+
+def test_a_process_forked_after_the_gpu_was_used_is_told_so(monkeypatch):
+    cuda = SimpleNamespace(cuInit=lambda flags: machine.NOT_INITIALIZED)
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: cuda)
+    for target in ("auto", "sm_90"):
+        with pytest.raises(DeviceError, match=r"was forked from one that used the GPU(.|\n)*spawn"):
+            open_device(resolve_target(target))
 
 
 def test_a_containers_limit_counts(monkeypatch):

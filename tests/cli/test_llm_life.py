@@ -1,6 +1,11 @@
-"""A model's life: built with progress, without a tokenizer, found again, closed."""
+"""A model's life: built with progress, without a tokenizer, found again, forked, closed."""
 
+import copy
 import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +59,26 @@ def test_a_checkpoint_without_tokenizer_takes_token_numbers(built):
         assert (result.prompt, result.outputs[0].text) == (None, "")
         with pytest.raises(RequestError, match="pass lists of token numbers"):
             llm.generate("text")
+
+
+def test_parent_and_forked_children_answer_the_same(built):
+    script = Path(__file__).with_name("forking.py")
+    # newer Pythons warn of any fork beside a thread
+    command = [sys.executable, "-W", "ignore", str(script), str(built[0])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert list(results) == ["idle", "busy", "open", "closed", "fork", "spawn", "forkserver"]
+    assert len(results["busy"]) > 6, "no thread was generating"
+    for name, found in results.items():
+        assert all(found), (name, found, done.stderr)
+
+
+def test_a_model_is_not_copied_by_accident(built):
+    with LLM(built[0], target="cpu", kv_cache_bytes=1 << 20) as llm:
+        for use in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(RequestError, match="a model cannot be copied or pickled"):
+                use(llm)
 
 
 def test_a_closed_model_says_so(built):

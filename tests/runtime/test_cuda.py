@@ -36,6 +36,7 @@ class FakeDriver:
     def __init__(self, free=1 << 30):
         self.free, self.freed, self.attributes, self.synchronized = free, [], [], 0
         self.next = 1 << 20
+        self.calls = []  # in order: those about libraries and graphs, and waits
 
     def __getattr__(self, name):
         return lambda *args: (0,)
@@ -74,6 +75,18 @@ class FakeDriver:
 
     def cuStreamSynchronize(self, stream):  # noqa: N802
         self.synchronized += 1
+        self.calls.append("wait")
+        return (0,)
+
+    def cuLibraryLoadData(self, code, *options):  # noqa: N802
+        self.calls.append("load")
+        return 0, "library"
+
+    def cuLibraryGetKernel(self, library, name):  # noqa: N802
+        return 0, int.from_bytes(name, "big")
+
+    def cuLibraryUnload(self, library):  # noqa: N802
+        self.calls.append("unload")
         return (0,)
 
     def cuGetErrorName(self, error):  # noqa: N802
@@ -83,16 +96,31 @@ class FakeDriver:
         return 0, b"unknown error"
 
 
+class FakeGraph:
+    """Records its launches, and its end."""
+
+    def __init__(self, core):
+        self.core = core
+
+    def upload(self, stream):
+        pass
+
+    def launch(self, stream):
+        self.core.launched.append("graph")
+
+    def __del__(self):
+        self.core.calls.append("destroy")
+
+
 class FakeCore:
     """Records launches."""
 
-    def __init__(self):
-        self.launched = []
-        self.ObjectCode = SimpleNamespace(
-            from_cubin=lambda blob: SimpleNamespace(
-                get_kernel=lambda name: SimpleNamespace(name=name, handle=name)
-            )
-        )
+    def __init__(self, calls):
+        self.launched, self.calls = [], calls
+        self.Kernel = SimpleNamespace(from_handle=self.kernel)
+
+    def kernel(self, handle):
+        return SimpleNamespace(name=handle.to_bytes(1, "big").decode(), handle=handle)
 
     def Device(self, index):  # noqa: N802 (cuda-core's names)
         stream = SimpleNamespace(handle=77, create_graph_builder=self.graph_builder)
@@ -107,9 +135,7 @@ class FakeCore:
         self.launched.append((stream, config, kernel.name, args))
 
     def graph_builder(self):
-        graph = SimpleNamespace(
-            upload=lambda s: None, launch=lambda s: self.launched.append("graph")
-        )
+        graph = FakeGraph(self)
         builder = SimpleNamespace(begin_building=lambda: None)
         builder.end_building = lambda: SimpleNamespace(complete=lambda: graph)
         return builder
@@ -117,7 +143,8 @@ class FakeCore:
 
 @pytest.fixture
 def fake(monkeypatch):
-    core, driver = FakeCore(), FakeDriver()
+    driver = FakeDriver()
+    core = FakeCore(driver.calls)
     monkeypatch.setattr(cuda, "load_cuda", lambda: (core, driver))
     return SimpleNamespace(core=core, driver=driver, device=cuda.CudaDevice())
 
@@ -154,6 +181,40 @@ def test_a_captured_plan_launches_once_and_replays(fake):
     replay()
     replay()
     assert fake.core.launched[1:] == ["graph", "graph"]
+
+
+def test_binaries_are_unloaded_after_all_that_uses_them(fake):
+    made = program()
+    module = fake.device.load(made)
+    plan = module.plan([launch(made)], 2)
+    replay = plan.capture(np.array([16, 32], np.uint64))
+    del module, plan
+    replay()
+    assert fake.driver.calls == ["load"]
+    fake.core.launched.clear()  # which holds the graph's builder
+    del replay
+    assert fake.driver.calls == ["load", "destroy", "wait", "unload"]
+
+
+def test_a_forked_process_is_told_so_and_gives_nothing_back(fake):
+    made = program()
+    module, memory = fake.device.load(made), fake.device.allocate(100, "a")
+    plan = module.plan([launch(made)], 2)
+    addresses = np.array([16, 32], np.uint64)
+    replay = plan.capture(addresses)
+    fake.device.after_fork()
+    for use in (
+        replay,
+        lambda: plan.run(addresses),
+        lambda: fake.device.upload(memory, np.zeros(8)),
+        lambda: fake.device.allocate(8, "b"),
+        lambda: fake.device.load(made),
+    ):
+        with pytest.raises(DeviceError, match=r"a forked process(.|\n)*survive(.|\n)*spawn"):
+            use()
+    module = plan = replay = memory = use = None  # all goes
+    assert fake.driver.freed == []
+    assert "unload" not in fake.driver.calls
 
 
 def test_an_address_kernels_cannot_use_is_refused(fake):
