@@ -177,27 +177,30 @@ def plain_data(value: Any, what: str) -> Any:
 # ---- continuing the last message ---------------------------------------------------------------
 
 
-def mark_end(messages: list[dict[str, Any]]) -> None:
-    """Put a mark behind the last message's text. RequestError when it has none."""
+def mark_end(messages: list[dict[str, Any]]) -> str:
+    """Put a mark behind the last message's text. -> the text. RequestError when it has none."""
     content = messages[-1].get("content")
     if isinstance(content, list) and content:
+        said = content[-1]["text"]
         content[-1]["text"] += _CUT + " "
     elif isinstance(content, str):
-        messages[-1]["content"] = content + _CUT + " "
+        said = content
+        messages[-1]["content"] += _CUT + " "
     else:
         raise RequestError(
             "there is no message to continue",
             facts="continue_final_message is set, and the last message has no text",
         )
+    return said
 
 
-def cut_at_end(text: str) -> str:
+def cut_at_end(text: str, said: str) -> str:
     """The rendered text up to the mark; the template may have trimmed what stands before it."""
     before, mark, after = text.rpartition(_CUT)
-    if not mark:
+    if not mark or said.strip() not in text:
         raise RequestError(
             "the last message cannot be continued",
-            facts="the chat template leaves it out, or changes its end",
+            facts="the chat template leaves it out, or changes it",
             fix="leave out continue_final_message",
         )
     return before if after.startswith(" ") else before.rstrip()

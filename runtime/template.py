@@ -2,25 +2,28 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
-from jinja2.runtime import Context, Markup
+from jinja2.nodes import EvalContext
+from jinja2.runtime import Context, LoopContext, Markup, markup_join, str_join
 from jinja2.sandbox import (
     ImmutableSandboxedEnvironment,
     SandboxedEscapeFormatter,
     SandboxedFormatter,
 )
-from jinja2.utils import Namespace, pass_context
+from jinja2.utils import Namespace, pass_context, pass_eval_context
 from jinja2.visitor import NodeTransformer
 
 from . import template_budget as limits
+from . import template_costs as costs
 
-MAX_TEMPLATE_CHARS = 1 << 18  # of the template's own text
+MAX_TEMPLATE_CHARS = 1 << 16  # of the template's own text: several times the longest that is known
+MAX_MESSAGE_CHARS = 500  # of a failure, which the template may have written
 
 
 class TemplateFailed(Exception):  # not an error of ours: the caller makes one of it
@@ -36,10 +39,8 @@ class ChatTemplate:
     def __init__(self, text: str):
         if len(text) > MAX_TEMPLATE_CHARS:
             raise TemplateFailed(f"it has {len(text):,} characters, more than any template needs")
-        self._environment = _Sandbox()
         with limits.budget():
-            self._compiled = _run(self._environment.from_string, text)
-            tree = _run(self._environment.parse, text)
+            tree, self._compiled = _run(_compile, text)
         self.loops_over_parts = _loops_over_parts(tree)
         self.literals = tuple(
             [n.data for n in tree.find_all(nodes.TemplateData)]
@@ -53,6 +54,13 @@ class ChatTemplate:
             return _run(self._compiled.render, given)
 
 
+def _compile(text: str) -> tuple[nodes.Template, jinja2.Template]:
+    environment = _Sandbox()
+    tree = environment.parse(text)
+    code = environment.compile(tree)
+    return tree, jinja2.Template.from_code(environment, code, environment.make_globals(None))
+
+
 def _run(function: Callable[..., Any], *args: Any) -> Any:
     # a template is a program of somebody else's: whatever it raises is the template's failure
     try:
@@ -64,9 +72,10 @@ def _run(function: Callable[..., Any], *args: Any) -> Any:
     except MemoryError:
         raise TemplateFailed("it takes too much memory") from None
     except jinja2.TemplateError as error:
-        raise TemplateFailed(str(error)) from error
+        raise TemplateFailed(str(error)[:MAX_MESSAGE_CHARS]) from error
     except Exception as error:
-        raise TemplateFailed(f"{type(error).__name__}: {error}") from error
+        text = f"{type(error).__name__}: {error}"
+        raise TemplateFailed(text[:MAX_MESSAGE_CHARS]) from error
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -90,10 +99,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         # not names that a template could write: see _Metered
         self.filters[_LOOP] = limits.counted
         self.filters[_MADE] = lambda value: limits.current().charge(value)
+        self.filters[_STEP] = _step
         self.filters[_CONCAT] = _concat_values
         del self.globals["lipsum"]
         self.globals["raise_exception"] = _refuse
-        self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        self.globals["strftime_now"] = _strftime_now
+        self.globals["dict"] = _Dict()
         self.globals["namespace"] = _Namespace
 
     def _parse(self, *args: Any) -> nodes.Template:
@@ -105,24 +116,34 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         kept, budget = [], limits.current()
         for piece in pieces:
             budget.charge(piece)
+            budget.spend(limits.SLOT_CHARS)
             kept.append(piece)
         return "".join(kept)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        limits.need_for_operator(operator, left, right)
+        costs.need_for_operator(operator, left, right)
         return limits.current().charge(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:  # noqa: N805
         # the double prefixes: `self` and `context` may be names of arguments
-        owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, (str, bytes, int)):
-            limits.need_for_call(__obj.__name__, (owner, *args), named)
+        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        if args and isinstance(__obj, LoopContext):  # of a recursive loop
+            args = (limits.counted(args[0]), *args[1:])
+        elif args and owner is dict and name == "fromkeys":
+            args = (costs.checked_keys(args[0]), *args[1:])
+        elif owner is not None:
+            if name == "join":
+                args = tuple(map(_sized, args))
+            given = {k: v for k, v in named.items() if k not in ("_loop_vars", "_block_vars")}
+            costs.need_for_call(name, (owner, *args), given)
         return limits.current().charge(super().call(__context, __obj, *args, **named))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         if super().wrap_str_format(value) is None:
             return None
         text = value.__self__
+        # each brace ends a piece
+        limits.current().need((text.count("{") + text.count("}")) * limits.SLOT_CHARS)
         formatter = (
             _EscapeFormatter(self, escape=text.escape)
             if isinstance(text, Markup)
@@ -134,7 +155,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Metered(NodeTransformer):
-    """Puts a filter around what no hook of the environment sees: loops, literals, slices, `~`.
+    """Puts a filter around what no hook of the environment sees: loops, literals, comparisons,
+    computed indices, slices, `~`.
 
     Jinja finds the methods by the names of its nodes.
     """
@@ -155,25 +177,37 @@ class _Metered(NodeTransformer):
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
         node = self.generic_visit(node)
-        return _filtered(node, _MADE) if isinstance(node.arg, nodes.Slice) else node
+        if isinstance(node.arg, nodes.Const):
+            return node
+        return _filtered(node, _MADE if isinstance(node.arg, nodes.Slice) else _STEP)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Expr:  # noqa: N802
+        return _filtered(self.generic_visit(node), _STEP)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
         node = self.generic_visit(node)
         return _filtered(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
 
 
-_LOOP, _MADE, _CONCAT = "each of", "made", "joined by ~"
+_LOOP, _MADE, _STEP, _CONCAT = "each of", "made", "looked at", "joined by ~"
 
 
 def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-def _concat_values(values: list[Any]) -> str:
+def _step(value: Any) -> Any:
+    limits.current().tick()
+    return value
+
+
+@pass_eval_context
+def _concat_values(context: EvalContext, values: list[Any]) -> str:
     budget = limits.current()
     for value in values:
         budget.need(budget.size(value))
-    return budget.charge("".join(map(str, values)))
+    join = markup_join if context.autoescape or context.volatile else str_join
+    return budget.charge(join(values))
 
 
 def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,21 +216,35 @@ def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def metered(*args: Any, **named: Any) -> Any:
-        if name in ("join", "sum") and len(args) > first and not hasattr(args[first], "__len__"):
-            values = limits.current().charge(list(args[first]))
-            args = (*args[:first], values, *args[first + 1 :])
-        if name == "format" and isinstance(args[first], str):
-            limits.need_for_percent(args[first], args[first + 1 :] or named)
-        limits.need_for_call(name, args[first:], named)
-        return limits.current().charge(function(*args, **named))
+        budget, (value, *more) = limits.current(), args[first:]
+        if name in ("join", "sum"):
+            value = _sized(value)
+        elif name == "unique":  # it looks each value up in a set
+            costs.need_for_call(name, (value,), named)
+            value = limits.counted(value)
+        elif name == "format":
+            budget.need(budget.size(value))
+            value = str(value)
+            costs.need_for_percent(value, tuple(more) or named)
+        costs.need_for_call(name, (value, *more), named)
+        made = function(*args[:first], value, *more, **named)
+        if isinstance(made, Iterator):
+            made = limits.counted(made, limits.SLOT_CHARS)
+        return budget.charge(made)
 
     return metered
 
 
+def _sized(values: Any) -> Any:
+    """The values, gathered where they come one by one."""
+    return limits.current().charge(list(values)) if isinstance(values, Iterator) else values
+
+
 @pass_context  # so that Jinja finalizes nothing while it compiles
 def _charge_output(_: Context, value: Any) -> Any:
+    budget = limits.current()
+    budget.tick()
     if not isinstance(value, str):
-        budget = limits.current()
         budget.need(budget.size(value))
     return value
 
@@ -206,7 +254,7 @@ class _CountsFields:
 
     def format_field(self, value: Any, spec: str) -> str:
         budget = limits.current()
-        limits.need_for_format(spec)
+        costs.need_for_format(spec)
         budget.need(budget.size(value))
         return budget.charge(super().format_field(value, spec))  # type: ignore[misc]
 
@@ -217,15 +265,54 @@ class _Formatter(_CountsFields, SandboxedFormatter): ...
 class _EscapeFormatter(_CountsFields, SandboxedEscapeFormatter): ...
 
 
+class _Dict:
+    """The name `dict`: as in transformers not the type, whose methods would change dicts."""
+
+    def __call__(self, *args: Any, **named: Any) -> dict[Any, Any]:
+        return _new_dict(*args, **named)
+
+    def fromkeys(self, keys: Any, value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(costs.checked_keys(keys), value)
+
+
+def _new_dict(*args: Any, **named: Any) -> dict[Any, Any]:
+    if args and not isinstance(args[0], Mapping):
+        args = (costs.checked_pairs(args[0]), *args[1:])
+    return dict(*args, **named)
+
+
 class _Namespace(Namespace):
-    """Jinja's namespace, without what it holds in its text: it may hold itself."""
+    """Jinja's namespace, with transformers' rule for names, and without a text: it may hold itself.
+
+    It takes `self` as a name too, and so has none of its own.
+    """
+
+    def __init__(*args: Any, **named: Any) -> None:
+        attributes = _new_dict(*args[1:], **named)
+        for name in attributes:
+            _check_name(name)
+        Namespace.__init__(args[0], attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        Namespace.__setitem__(self, name, value)
 
     def __repr__(self) -> str:
-        return "<Namespace>"
+        raise jinja2.TemplateError("a namespace is not written out")
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.TemplateError(f"a namespace takes no name that begins with _: {name!r}")
 
 
 def _refuse(message: str) -> None:
     raise jinja2.TemplateError(str(message))
+
+
+def _strftime_now(form: str) -> str:
+    costs.need_for_call("strftime", (form,), {})
+    return datetime.now().strftime(form)
 
 
 def _to_json(
@@ -238,7 +325,7 @@ def _to_json(
     # Jinja's own filter escapes for HTML, which a prompt must not have
     options: dict[str, Any] = {"ensure_ascii": ensure_ascii, "sort_keys": sort_keys}
     budget = limits.current()
-    budget.need(budget.size(value))
+    budget.need(budget.size(value) * (12 if ensure_ascii else 6))  # escapes
     if indent is None and separators is None:
         return json.dumps(value, **options)
     if indent is not None:

@@ -142,8 +142,7 @@ class Tokenizer:
         if sanitize_control_tokens:
             tokens = self._control_tokens(template)
             given, turns = chat.mark_tokens(given, tokens), chat.mark_tokens(turns, tokens)
-        if continue_final_message:
-            chat.mark_end(turns)
+        said = chat.mark_end(turns) if continue_final_message else ""
         try:
             text = template.render(
                 {
@@ -159,7 +158,7 @@ class Tokenizer:
             raise RequestError(
                 "the chat template refused the messages", facts=str(error)
             ) from error
-        return chat.cut_at_end(text) if continue_final_message else text
+        return chat.cut_at_end(text, said) if continue_final_message else text
 
     def encode_chat(
         self,

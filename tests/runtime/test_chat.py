@@ -134,8 +134,12 @@ def test_continuing_a_message_as_transformers_does(make_tokenizer, said, trim):
     assert tokenizer.render_chat(messages, **options) == expected
     with pytest.raises(RequestError, match="either continues the last message or begins"):
         tokenizer.render_chat(messages, continue_final_message=True)
-    with pytest.raises(RequestError, match="the last message cannot be continued"):
-        make_tokenizer("{{ messages[0].content }}").render_chat(messages, **options)
+    for template in ("{{ messages[0].content }}", "{{ messages[-1].content[1:] }}"):
+        theirs.chat_template = template
+        with pytest.raises(ValueError, match="the final message does not appear"):
+            theirs.apply_chat_template(messages, tokenize=False, **options)
+        with pytest.raises(RequestError, match="the last message cannot be continued"):
+            make_tokenizer(template).render_chat(messages, **options)
 
 
 # ---- data ----------------------------------------------------------------------------------------

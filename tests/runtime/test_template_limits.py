@@ -57,6 +57,35 @@ GROW = [
     "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = dict(a=n.x, b=n.x) %}"
     "{% endfor %}{{ n.x | tojson }}",
     "{{ ([[1] * 999] * 9999) | sum(start=[]) | length }}",
+    "{{ '%(a(b))999999999d' % {'a(b)': 1} }}",
+    "{{ ['%999999999d'] | format(1) }}",
+    "{{ '%999999999d'.encode() % 1 }}",
+    "{% for i in [1] %}{{ 'x'.center(999999999) }}{% endfor %}",
+    "{{ ('x' * 9999) | replace(old='x', new='y' * 99999, count=99999) }}",
+    "{{ ('x\r' * 29999) | indent('y' * 29999) }}",
+    "{{ [1] | batch(linecount=999999999, fill_with='x') | list }}",
+    "{{ ('y' * 99999).join(range(99999) | map('string')) }}",
+    "{{ ('x' * 29999).translate(['y' * 99999] * 130) }}",
+    "{{ ('www.a.bc ' * 19999) | urlize(target='x' * 59999) }}",
+    "{{ ('(' * 299999 ~ 'a' ~ ')' * 299999) | urlize }}",
+    "{{ ('<!---->' * 1999999) | striptags }}",
+    "{{ ('x' * 9999999) | wordwrap(1) }}",
+    "{{ ('ab ' * 9999999).split() }}",
+    "{{ ('ab\n' * 9999999).splitlines() }}",
+    "{{ ('ab ' * 9999999) | wordcount }}",
+    "{{ ('é' * 29999999) | select | list }}",
+    "{{ ('é' * 9999999) | urlencode }}",
+    "{% for c in 'é' * 29999999 %}{{ loop.length }}{% break %}{% endfor %}",
+    "{{ (('{' ~ '{') * 7999999).format() }}",
+    "{{ strftime_now('%c' * 9999999) }}",
+    "{{ ('ab' * 9999999).strip('c' * 9999999 ~ 'ab') }}",
+    "{{ ('a' * 9999999).rfind('ab' ~ 'a' * 4999999) }}",
+    "{{ 'x'.join(('a' * 9999999).rpartition('ab' ~ 'a' * 4999999)) }}",
+    "{{ ('aé' * 99999).encode('punycode') }}",
+    "{{ 'é'.encode('ascii', 'namereplace') * 9999999 }}",
+    "{% set d = dict.fromkeys(range(0, 99999 * (2 ** 61 - 1), 2 ** 61 - 1)) %}",
+    "{% set d = {}.fromkeys(range(0, 99999 * (2 ** 61 - 1), 2 ** 61 - 1)) %}",
+    "{% for i in range(99999) %}{% for j in range(99) %}{% set x = [] %}{% endfor %}{% endfor %}",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "{% macro f(x) %}{{ x }}{{ f(x ~ x) }}{% endmacro %}{{ f('x') }}",
     "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
@@ -79,6 +108,11 @@ FAIL = [
     "{{ namespace(1, 2) }}",
     "{{ strftime_now(3) }}",
     "{{ [namespace()] | tojson }}",
+    "{{ namespace(x=1) }}",
+    "{{ namespace(_x=1) }}",
+    "{% set n = namespace() %}{% set n.__x = 1 %}",
+    "{% set d = {} %}{{ dict.update(d, {'a': 1}) }}",
+    "{{ raise_exception('x' * 9999999) }}",
     "{{ 2.0 ** 99999 }}",
     "{% include 'x' %}",
     "{% extends 'x' %}",
@@ -119,17 +153,25 @@ def test_every_one_ends_in_an_error_within_bounded_memory(texts):
     ends = [f"{texts[int(n)][:80]}: {line}" for n, _, line in (x.partition(" ") for x in lines)]
     assert [end for end in ends if end.endswith("rendered")] == []
     assert len(lines) == len(texts)
-    assert int(peak.split()[1]) < 700 << 20
+    assert int(peak.split()[1]) < 500 << 20
 
 
 def test_loops_that_never_end(monkeypatch):
     monkeypatch.setattr(template_budget, "MAX_SECONDS", 0.2)
     begin = time.thread_time()
-    for body in ("", "{{ m }}", "{% if 'a' in x %}{% endif %}"):
-        loops = "{% for a in range(99999) %}" * 3 + body + "{% endfor %}" * 3
-        with pytest.raises(TemplateFailed, match="it takes too much"):
-            ChatTemplate("{% set x = 'b' * 999999 %}" + loops).render({"m": "y"})
-    assert time.thread_time() - begin < 10  # of the thread's own time, and 1 is expected
+    loops = "{% for a in range(99999) %}" * 3
+    bodies = [loops + body for body in ("", "{{ m }}", "{% if 'a' in x %}{% endif %}")]
+    # steps that no loop counts: of a recursive one, of a long template, of a set of equal hashes
+    inner = "{% if loop.depth == 1 %}{{ loop(range(99999)) }}{% endif %}"
+    bodies.append("{% for a in [1] recursive %}" + inner + "{{ 1 if y == z }}{% endfor %}")
+    bodies.append("{{ 1 if y == z }}" * 300)
+    bodies.append("{{ range(0, 99999 * (2 ** 61 - 1), 2 ** 61 - 1) | unique | list | length }}")
+    for body in bodies:
+        text = "{% set x = 'b' * 999999 %}{% set y = [1] * 499999 %}{% set z = [1] * 499999 %}"
+        text += body + "{% endfor %}" * body.count("range(99999) %}")
+        with pytest.raises(TemplateFailed, match=r"it has run for 0\.2 seconds"):
+            ChatTemplate(text).render({"m": "y"})
+    assert time.thread_time() - begin < 20  # of the thread's own time, and 3 are expected
 
 
 def test_what_the_caller_gives_is_not_counted():
