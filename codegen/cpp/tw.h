@@ -98,28 +98,35 @@ TW_INLINE float tw_from_f16(uint16_t h) {
     return tw_float(tw_bits(value) | sign);
 }
 
-// Round to nearest even; over 65504 + half a step becomes infinity; a NaN stays one.
+// The bits of a positive float in a format with fewer bits of exponent and mantissa, rounded to
+// nearest even: its exponents are less by `bias`, and the `drop` last bits go. What overflows, and
+// NaN, is the caller's.
+template <uint32_t bias, uint32_t drop>
+TW_INLINE uint32_t tw_narrow(uint32_t a) {
+    // added to a subnormal, it makes the unit of the sum's last place the step of subnormals
+    const uint32_t unit = (bias + 1 + drop) << 23;
+    uint32_t small = tw_bits(tw_float(a) + tw_float(unit)) - unit;
+    uint32_t half = (1u << (drop - 1)) - 1u + ((a >> drop) & 1u);
+    uint32_t normal = (a - (bias << 23) + half) >> drop;
+    return a < ((bias + 1) << 23) ? small : normal;
+}
+
+// Over 65504 + half a step becomes infinity; a NaN stays one.
 TW_INLINE uint16_t tw_to_f16(float x) {
     uint32_t u = tw_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
-    // adding 0.5 makes the unit of the sum's last place 2^-24, the step of subnormal halves
-    uint32_t small = tw_bits(tw_float(a) + 0.5f) - tw_bits(0.5f);
-    uint32_t normal = (a - (112u << 23) + 0xfffu + ((a >> 13) & 1u)) >> 13;
     uint32_t large = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    uint32_t value = a >= 0x47800000u ? large : a < 0x38800000u ? small : normal;
+    uint32_t value = a >= 0x47800000u ? large : tw_narrow<112, 13>(a);
     return (uint16_t)(value | sign);
 }
 
 // float8_e5m2 is the high byte of a half.
 TW_INLINE float tw_from_f8e5m2(uint8_t h) { return tw_from_f16((uint16_t)((uint16_t)h << 8)); }
 
-// Round to nearest even; from half a step over 57344 on infinity; a NaN stays one.
+// From half a step over 57344 on infinity; a NaN stays one.
 TW_INLINE uint8_t tw_to_f8e5m2(float x) {
     uint32_t u = tw_bits(x), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
-    // adding 128 makes the unit of the sum's last place 2^-16, the step of subnormals
-    uint32_t small = tw_bits(tw_float(a) + 128.0f) - tw_bits(128.0f);
-    uint32_t normal = (a - (112u << 23) + 0xfffffu + ((a >> 21) & 1u)) >> 21;
     uint32_t large = a > 0x7f800000u ? 0x7fu : 0x7cu;
-    uint32_t value = a >= 0x47800000u ? large : a < 0x38800000u ? small : normal;
+    uint32_t value = a >= 0x47800000u ? large : tw_narrow<112, 21>(a);
     return (uint8_t)(value | sign);
 }
 
@@ -134,13 +141,11 @@ TW_INLINE float tw_from_f8e4m3(uint8_t h) {
     return tw_float(tw_bits(value) | sign);
 }
 
-// Round to nearest even; over 448 it stays 448, as in torch; a NaN stays one.
+// Over 448 it stays 448, as in torch; a NaN stays one.
 TW_INLINE uint8_t tw_to_f8e4m3(float x) {
     uint32_t u = tw_bits(x), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
-    uint32_t small = tw_bits(tw_float(a) + 16384.0f) - tw_bits(16384.0f);
-    uint32_t normal = (a - (120u << 23) + 0x7ffffu + ((a >> 20) & 1u)) >> 20;
     uint32_t large = a > 0x7f800000u ? 0x7fu : 0x7eu;
-    uint32_t value = a > 0x43e00000u ? large : a < 0x3c800000u ? small : normal;
+    uint32_t value = a > 0x43e00000u ? large : tw_narrow<120, 20>(a);
     return (uint8_t)(value | sign);
 }
 
