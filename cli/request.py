@@ -9,10 +9,10 @@ from ..ir.errors import OptionError
 from ..ir.target import Target
 from ..ir.types import DType, bf16, f16, f32
 from ..runtime.artifact import is_artifact
+from ..runtime.cpu import instruction_sets
 from . import cache
 from .compiler import resolve_target
 from .identity import file_identity
-from .machine import isa
 
 DTYPES = {
     "float32": f32,
@@ -88,17 +88,10 @@ class Request:
                 "dtype": self.stored.name,
                 "kv_dtype": str(self.kv_dtype),
                 "target": repr(self.target),
-                "isa": _isa(self.target),
+                "isa": [] if self.target.is_gpu else instruction_sets(),
                 "page_size": PAGE_SIZE,
             }
         )
-
-
-def _isa(target: Target) -> list[str]:
-    if target.is_gpu:
-        return []
-
-    return list(isa())
 
 
 def parse_dtype(name: str, option: str) -> DType | None:

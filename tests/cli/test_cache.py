@@ -5,6 +5,8 @@ import os
 import pytest
 
 from tilewright.cli import cache, identity
+from tilewright.cli.compiler import resolve_target
+from tilewright.cli.request import Request
 from tilewright.ir.errors import CheckpointError, OptionError
 
 
@@ -58,6 +60,19 @@ def test_a_key_changes_with_the_files_and_the_options(tmp_path):
     assert cache.key_of({"files": identity.file_identity(file), "dtype": "f32"}) != before
     file.write_bytes(b"two")
     assert cache.key_of({"files": identity.file_identity(file), "dtype": "bf16"}) != before
+
+
+def test_a_key_changes_with_all_that_the_compiler_may_use(tmp_path, monkeypatch):
+    """Code for this processor alone must not be found on another that shares the folder."""
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"one")
+
+    def key(sets, target="cpu"):
+        monkeypatch.setattr("tilewright.cli.request.instruction_sets", lambda: sets)
+        return Request(file, target=resolve_target(target)).key
+
+    assert key(("avx2", "fma")) != key(("avx2", "avx_vnni", "fma"))
+    assert key(("avx2",), "sm_90") == key(("avx2", "fma"), "sm_90")
 
 
 # ---- who may write it ----------------------------------------------------------------------
