@@ -89,7 +89,7 @@ class LLM(RuntimeLLM):
         built = get_model(request, progress)
         _check_as_asked(built.artifact, request, target)
         program, facts = built.artifact.program, built.artifact.facts
-        if max_model_len is not None and not 0 < max_model_len <= facts["context_len"]:
+        if max_model_len is not None and max_model_len > facts["context_len"]:
             raise OptionError(
                 f"max_model_len is {max_model_len}",
                 facts=f"the model allows 1 to {facts['context_len']} tokens",

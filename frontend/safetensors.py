@@ -186,12 +186,7 @@ def read_json(path: Path, *, strict: bool = False) -> dict[str, Any]:
         text = path.read_text("utf-8")
         value = strict_json(text) if strict else json.loads(text)
     except OSError as error:
-        raise CheckpointError(
-            "a file of the checkpoint cannot be read",
-            where=str(path),
-            facts=str(error.strerror),
-            fix="copy it from where the weights are from",
-        ) from error
+        raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
             "malformed JSON", where=str(path), facts=str(error)[:300], fix="copy the file again"
@@ -216,9 +211,13 @@ def _map(path: Path) -> Any:
                 return b""  # nothing can be mapped of an empty file
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise CheckpointError(
-            "a weight file cannot be read",
-            where=str(path),
-            facts=str(error.strerror),
-            fix="check who may read it",
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        "a file of the checkpoint cannot be read",
+        where=str(path),
+        facts=str(error.strerror),
+        fix="check that it is there, and who may read it",
+    )

@@ -165,10 +165,7 @@ def read_facts(path: Path | str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     storage = open_storage(path)
     manifest = _read_manifest(storage)
     content = _verified(storage, FACTS, manifest["files"].get(FACTS), lambda done: None)
-    facts = _parse(content, FACTS, path)
-    if not isinstance(facts, dict):
-        raise _damaged(path, f"{FACTS} is no JSON object")
-    return manifest, facts
+    return manifest, _object(content, FACTS, path)
 
 
 def check_machine(manifest: Mapping[str, Any], path: Path) -> None:
