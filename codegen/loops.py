@@ -10,7 +10,7 @@ an emitter names each once. A bf16 or f16 element is widened to f32 by `Load` an
 from dataclasses import dataclass, field
 
 from ..ir.dim import Dim, Symbol
-from ..ir.types import DType, TensorType, f32
+from ..ir.types import DType, TensorType, f32, f64, i32, i64
 
 # ---- elements ------------------------------------------------------------------------------
 
@@ -115,6 +115,13 @@ def held(element: Element) -> DType:
     return widened(element.dtype)
 
 
+def accumulator_of(dtype: DType) -> DType:
+    """What products of elements of `dtype` are added in; narrow integers wrap the same in i32."""
+    if dtype.is_float:
+        return f64 if dtype == f64 else f32
+    return i64 if dtype == i64 else i32
+
+
 @dataclass(frozen=True)
 class Store:
     """Write `value`, narrowed to the parameter's dtype, to element `offset` of `param`.
@@ -183,7 +190,7 @@ class Contract:
 
     `x` is over batch, m, k; each of `ws` over batch, n, k; `stats` are reductions over k of
     elements over batch, m, k, one value a row (b, m); `stores` are over batch, m, n and use
-    Ref("acc0"), ..., and the stats' names. Accumulates in f32 (f64 for f64, i32 for i8).
+    Ref("acc0"), ..., and the stats' names. Accumulates in `accumulator_of(x_dtype)`.
     `x_dtype` and `w_dtype` are the dtypes a matrix unit is fed with (that of the stored operand).
     """
 

@@ -7,11 +7,23 @@ from ..ir.errors import UnsupportedOp
 from ..ir.graph import Node, Value
 from ..ir.op import get_op
 from ..ir.scalar import parse_scalar
-from ..ir.types import DType, f32, f64, i32, i64
+from ..ir.types import DType, f32, f64
 from .forward import forward_index, path_between
 from .indexing import delinearize, linearize
 from .inline import Inliner, broadcast_index, build_scalar
-from .loops import Apply, Axis, Const, Contract, Element, Reduction, Ref, Store, held
+from .loops import (
+    Apply,
+    Axis,
+    Cast,
+    Const,
+    Contract,
+    Element,
+    Reduction,
+    Ref,
+    Store,
+    accumulator_of,
+    held,
+)
 
 _PASSES_SCALE = ("reshape", "transpose", "cast")  # what may stand between an rms_norm and x
 
@@ -139,15 +151,19 @@ class _ContractLowering:
         if self.anchor.op.name == "matmul" and not self.anchor.attrs["transpose_w"]:
             last = (self.k_at, self.n_at)
         batch = broadcast_index((*self.rows[:-1], *last), w.type)
-        self.inliner.keep_plain = True
+        # tiles know where a packed weight's rows are; other sums read it element by element
+        self.inliner.keep_plain = accumulator_of(w.dtype) == f32
         try:
             return self.inliner.element(w, batch)
         finally:
             self.inliner.keep_plain = False
 
     def accumulators(self, count: int) -> Element:
-        dtype = _accumulate(self.x.dtype)
+        dtype = accumulator_of(self.x.dtype)
         accs: list[Element] = [Ref(f"acc{i}", dtype) for i in range(count)]
+        if not dtype.is_float and dtype != self.x.dtype:  # what reads the product sees it wrapped
+            dtype = self.x.dtype
+            accs = [Cast(a, dtype) for a in accs]
         if self.scale is not None:
             accs = [Apply("mul", (a, self.scale), dtype) for a in accs]
         if self.anchor.op.name == "matmul":
@@ -181,15 +197,14 @@ def _known(extent: Dim, norm: Node) -> int:
     return extent
 
 
-def _accumulate(dtype: DType) -> DType:
-    if dtype.is_float:
-        return f64 if dtype == f64 else f32
-    return i64 if dtype == i64 else i32  # narrower ones wrap the same in i32
-
-
 def _stored_dtype(inliner: Inliner, value: Value) -> DType:
-    """The dtype in which an operand lies in memory, through casts and views of one source."""
+    """The dtype in which an operand lies in memory, through casts and views of one source.
+
+    That of an f64 operand is f64 all the same: its products are made and added in f64.
+    """
     dtype = value.dtype
+    if dtype == f64:
+        return dtype
     while inliner.is_inside(value) and value.node.op.name in (
         *_PASSES_SCALE,
         "broadcast_to",

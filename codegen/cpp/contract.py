@@ -9,7 +9,7 @@ from ...ir.dim import Dim, floordiv, mod, product, substitute
 from ...ir.errors import BuildError
 from ...ir.types import f32
 from .. import pack
-from ..loops import Apply, Cast, Contract, Element, Load, LoopKernel, Select
+from ..loops import Apply, Cast, Contract, Element, Load, LoopKernel, Select, accumulator_of
 from . import dims
 from .contract_plain import emit_plain
 from .elements import Scope, stored_type
@@ -28,8 +28,7 @@ def contract_headers(part: Contract) -> list[str]:
 
 def is_tiled(part: Contract) -> bool:
     """Whether sums are f32, so that the tiled form applies."""
-    accumulators = {e.dtype for e in (part.x, *part.ws)}
-    return accumulators == {f32}
+    return accumulator_of(part.x_dtype) == f32
 
 
 def emit_contract(kernel: LoopKernel, part: Contract, name: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Contractions with f64 or integer sums: for each row and column, one sum after another."""
 
 from ...ir.dim import product
-from ..loops import Contract, LoopKernel
+from ..loops import Contract, LoopKernel, accumulator_of
 from . import dims
 from .elements import Scope, value_type
 from .pointwise import declarations, decode
@@ -14,10 +14,7 @@ _COLUMNS = 64  # columns of one row that one thread takes at a time
 
 def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     """A function that computes the part."""
-    from ...ir.types import f64, i32, i64
-
-    found = {e.dtype for e in (part.x, *part.ws)}
-    dtype = f64 if f64 in found else i64 if i64 in found else i32
+    dtype = accumulator_of(part.x_dtype)
     type = value_type(dtype)
     rows = tuple(a for a in (*part.batch, part.m) if a.extent != 1)
     outer = frozenset(a.name for a in (*part.batch, part.m))

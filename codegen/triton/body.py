@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...ir.dim import Dim, symbol
+from ...ir.types import f8e4m3, f8e5m2
 from ..loops import LoopKernel, Pointwise, Reduce
+from .float8 import FLOAT8
 from .names import pointer_type
 from .scalars import CHECKS, prelude
 
@@ -155,10 +157,12 @@ def finish(
             aligned.append(argument)
     arguments = ", ".join(name for name, _ in signature)
     lines = [f"@triton.jit\ndef {context.name}({arguments}):", *body.root.lines(1)]
+    uses_float8 = any(f"_{t}(" in line for t in (f8e4m3, f8e5m2) for line in lines)
     return Emitted(
         context.name,
         prelude(context.interpret)
         + ("" if kernel.records is None else CHECKS)
+        + (FLOAT8 if uses_float8 else "")
         + helpers
         + "\n".join(lines)
         + "\n",

@@ -7,12 +7,11 @@ neighbouring programs share tiles of w in the cache.
 
 from ...ir.dim import ceildiv, product
 from ...ir.types import DType, f32
-from ..loops import Contract, Element, Load, LoopKernel, held
+from ..loops import Contract, Element, Load, LoopKernel, accumulator_of, held
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, loads_of
 from .names import value_type
 from .pointwise import split_index
-from .rewrite import accumulator_of
 from .schedule import DotSchedule
 
 
@@ -153,11 +152,9 @@ class _Emitter:
             if self.part.k.name not in raw.axes:  # its mask says nothing of k then
                 raw = self.inside(env, raw)
             stored = self.kernel.params[element.param].type.dtype
-            value = raw if stored == self.feed else env._to(raw, self.feed)
+            value = env.to(raw, stored, self.feed)
         else:
-            value = self.inside(env, env.value(element))
-            if held(element) != self.feed:
-                value = env._to(value, self.feed)
+            value = env.to(self.inside(env, env.value(element)), held(element), self.feed)
         return env.whole(value)
 
     def inside(self, env: Env, value: Val) -> Val:

@@ -6,7 +6,7 @@ from math import inf
 
 from ...ir.dim import Dim, Symbol
 from ...ir.facts import Facts
-from ...ir.types import DType, bool_, f64
+from ...ir.types import DType, bool_, f32, f64, i32
 from ..loops import (
     Apply,
     Axis,
@@ -109,7 +109,7 @@ class Env:
             case Load():
                 raw = self.raw_load(element, conditions)
                 stored = self.kernel.params[element.param].type.dtype
-                return raw if stored == element.dtype else self._to(raw, element.dtype)
+                return self.to(raw, stored, element.dtype)
             case Cast():
                 return self._cast(element, conditions)
             case Select():
@@ -137,12 +137,8 @@ class Env:
 
     def _cast(self, cast: Cast, conditions: tuple[Val, ...]) -> Val:
         value = self.value(cast.arg, conditions)
-        if cast.dtype == bool_:
-            return self._named(f"{value.text} != 0", [value])
-        rounded = self._to(value, cast.dtype)
-        if cast.dtype.is_float and cast.dtype.bits < 32:
-            return self._named(f"{rounded.text}.to(tl.float32)", [rounded])
-        return rounded
+        rounded = self.to(value, held(cast.arg), cast.dtype)
+        return self.to(rounded, cast.dtype, held(cast))
 
     def _select(self, select: Select, conditions: tuple[Val, ...]) -> Val:
         inner = self._indirect(select.indirect, conditions)
@@ -181,8 +177,25 @@ class Env:
             text = f"checked_index({value.text}, {size.text}, {inside}, {record}, {check.wraps})"
         return self._named(text, [value, size, *masks])
 
-    def _to(self, value: Val, dtype: DType) -> Val:
-        return self._named(f"{value.text}.to({value_type(dtype)})", [value])
+    def to(self, value: Val, source: DType, dtype: DType) -> Val:
+        """A value of `source`, as it is held or stored, as one of `dtype` is stored."""
+        if source == dtype:
+            return value
+        if source.is_float and source.bits == 8:
+            return self.to(self._named(f"from_{source}({value.text})", [value]), f32, dtype)
+        # as C does: narrow floats are made of f32, narrow integers, of floats, through i32
+        single = None
+        if dtype.bits < 32 and dtype != bool_:
+            single = f32 if dtype.is_float else i32 if source.is_float else None
+        if single not in (None, source):
+            value = self.to(value, source, single)
+        if dtype == bool_:
+            text = f"{value.text} != 0"
+        elif dtype.is_float and dtype.bits == 8:
+            text = f"to_{dtype}({value.text})"
+        else:
+            text = f"{value.text}.to({value_type(dtype)})"
+        return self._named(text, [value])
 
     def _named(self, text: str, parts: Sequence[Val]) -> Val:
         axes = NOTHING.union(*(p.axes for p in parts))
@@ -233,7 +246,7 @@ class Env:
         stored = self.kernel.params[load.param].type.dtype
         options = ""
         if masks:
-            zero = "0.0" if stored.is_float else "0"
+            zero = "0.0" if stored.is_float and stored.bits > 8 else "0"
             options = f", mask={' & '.join(m.text for m in masks)}, other={zero}"
         if load.param in self.eviction:
             options += f', eviction_policy="{self.eviction[load.param]}"'
@@ -244,13 +257,8 @@ class Env:
     def store(self, store: Store) -> None:
         """Write a value at every point of the tile that is inside all axes."""
         inner = self._indirect(store.indirect, ())
-        value = self.element(store.value)
-        text = value.text
         stored = self.kernel.params[store.param].type.dtype
-        if isinstance(store.value, Const):
-            text = self._full(text, stored if stored != bool_ else bool_)
-        elif stored.is_float and store.value.dtype != stored:
-            text = f"{text}.to({value_type(stored)})"
+        value = self.to(self.value(store.value), held(store.value), stored)
         offset = self.dim(store.offset, inner)
         masks = self._masks(self.axes.keys())
         if store.guard is not None:
@@ -259,7 +267,7 @@ class Env:
         everything = Val("", NOTHING, frozenset(range(self.rank)))
         pointer = self._pointer(store.param, offset, [*masks, value, everything])
         mask = f", mask={' & '.join(m.text for m in masks)}" if masks else ""
-        self.body.line(f"tl.store({pointer}, {text}{mask})")
+        self.body.line(f"tl.store({pointer}, {value.text}{mask})")
 
     def _masks(self, axes: Iterable[str]) -> list[Val]:
         found = {}

@@ -6,12 +6,11 @@ are recomputed by every program from the cache, which costs less than a launch.
 """
 
 from ...ir.dim import ceildiv, product
-from ..loops import Contract, LoopKernel
+from ..loops import Contract, LoopKernel, accumulator_of
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, loads_of
 from .names import value_type
 from .pointwise import split_index
-from .rewrite import accumulator_of
 from .schedule import GemvSchedule
 
 MAX_UNROLL = 32  # tiles of k written out one by one; more become a loop

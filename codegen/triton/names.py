@@ -13,8 +13,8 @@ _NAMES = {
     "f32": ("float32", "fp32"),
     "f16": ("float16", "fp16"),
     "bf16": ("bfloat16", "bf16"),
-    "f8e4m3": ("float8e4nv", "fp8e4nv"),
-    "f8e5m2": ("float8e5", "fp8e5"),
+    "f8e4m3": ("uint8", "u8"),  # bytes: see float8.py
+    "f8e5m2": ("uint8", "u8"),
     "i64": ("int64", "i64"),
     "i32": ("int32", "i32"),
     "i16": ("int16", "i16"),
@@ -25,7 +25,7 @@ _NAMES = {
 
 
 def value_type(dtype: DType) -> str:
-    """The dtype as `tl.<name>`."""
+    """The dtype, as it is stored, as `tl.<name>`."""
     return f"tl.{_NAMES[dtype.name][0]}"
 
 

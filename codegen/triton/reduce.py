@@ -131,10 +131,8 @@ class _Emitter:
 
     def prepared(self, tile: Env, reduction: Reduction) -> tuple[str, DType, float | int | bool]:
         """The tile to reduce, its dtype, and the identity."""
-        value = tile.value(reduction.value)
         dtype = accumulator(reduction)
-        if dtype != held(reduction.value):
-            value = tile._to(value, dtype)
+        value = tile.to(tile.value(reduction.value), held(reduction.value), dtype)
         start = identity(reduction.op, dtype)
         return self.masked(tile, value, dtype, start), dtype, start
 

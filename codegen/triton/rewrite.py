@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...ir.dim import Dim, substitute, symbol
-from ...ir.types import DType, TensorType, f32, f64, i32
+from ...ir.types import DType, TensorType
 from ..loops import (
     Apply,
     Axis,
@@ -26,6 +26,8 @@ from ..loops import (
     Ref,
     Select,
     Store,
+    accumulator_of,
+    widened,
 )
 
 
@@ -98,13 +100,12 @@ def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
         first = Reduce(rows, part.k, (part.stats,), row_stores, (x_store,))
     else:
         first = Pointwise((*rows, part.k), (x_store,))
-    widened = f32 if part.x_dtype.bits < 32 and part.x_dtype.is_float else part.x_dtype
     refs: dict[str, Element] = {
         s.name: Load(own + 1 + i, row, s.dtype) for i, s in enumerate(part.stats)
     }
     second = replace(
         part,
-        x=Load(own, row * part.k.extent + at, widened),
+        x=Load(own, row * part.k.extent + at, widened(part.x_dtype)),
         stats=(),
         stores=tuple(_with_refs(s, refs) for s in part.stores),
     )
@@ -236,10 +237,3 @@ def _row_major(axes: tuple[Axis, ...]) -> Dim:
     for axis in axes:
         offset = offset * axis.extent + (symbol(axis.name) if axis.extent != 1 else 0)
     return offset
-
-
-def accumulator_of(dtype: DType) -> DType:
-    """What products of `dtype` are added in."""
-    if dtype.is_float:
-        return f64 if dtype == f64 else f32
-    return i32

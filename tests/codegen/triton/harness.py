@@ -18,6 +18,8 @@ from tilewright.ir.target import get_target
 from ..interpret import run_kernel
 
 WORKER = Path(__file__).with_name("interpret_worker.py")
+# dtypes that NumPy cannot save, and as what their bits are
+BITS = {"bfloat16": np.int16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}
 
 
 @dataclass
@@ -91,15 +93,13 @@ class Interpreter:
         return [self._read(files[i]) for i in range(len(case.arrays))]
 
     def _save(self, path: Path, array: np.ndarray) -> tuple[str, str]:
-        is_bf16 = array.dtype == ml_dtypes.bfloat16
-        np.save(path, array.view(np.int16) if is_bf16 else array)
-        return str(path), "bf16" if is_bf16 else array.dtype.name
+        name = array.dtype.name
+        np.save(path, array.view(BITS[name]) if name in BITS else array)
+        return str(path), name
 
     def _read(self, file: tuple[str, str]) -> np.ndarray:
-        array = np.load(file[0])
-        if file[1] == "bf16":
-            array = array.view(ml_dtypes.bfloat16)
-        return flat(array)
+        array, name = np.load(file[0]), file[1]
+        return flat(array.view(getattr(ml_dtypes, name)) if name in BITS else array)
 
 
 def check(runner, case: Case, schedule, tolerance: float = 1e-5) -> None:
@@ -123,4 +123,4 @@ def flat(array: np.ndarray) -> np.ndarray:
 
 
 def _is_float(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+    return array.dtype.kind == "f" or array.dtype.name in BITS

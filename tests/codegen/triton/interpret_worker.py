@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 torch.set_num_threads(1)
-TORCH = {"bf16": torch.bfloat16}
+TORCH = {"bfloat16": torch.bfloat16}  # float8 stays bytes, as kernels take it
 
 
 def load(path, dtype):
