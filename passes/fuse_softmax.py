@@ -42,7 +42,7 @@ def in_float32(b: Builder, x: Value, softmax: Node, root: Node):
 
 @dataclass(frozen=True)
 class FuseSoftmax(Pass):
-    """One sweep with a running maximum in place of three; attention needs it recognized."""
+    """One kernel in place of several; attention needs it recognized."""
 
     name = "fuse-softmax"
 

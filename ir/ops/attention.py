@@ -124,7 +124,7 @@ def _softmax_of_seen(b, scores, seen):
     zero = b.constant(0.0, dtype)
     e = b.exp(b.sub(scores, b.where(b.eq(top, nothing), zero, top)))
     total = b.sum(e, axes=(-1,), keepdims=True)
-    return b.div(e, b.where(b.eq(total, zero), b.constant(1.0, dtype), total))
+    return b.mul(e, b.reciprocal(b.where(b.eq(total, zero), b.constant(1.0, dtype), total)))
 
 
 def _repeat_heads(b, x, group: int):

@@ -12,7 +12,11 @@ def _row_weight(x, weight, what: str) -> None:
 
 @op(kind="composite")
 def softmax(x, *, axis: int = -1):
-    """exp(x - max(x)) / sum(exp(x - max(x))) along axis, in float32 inside."""
+    """exp(x - max(x)) / sum(exp(x - max(x))) along axis, in float32 inside.
+
+    Kernels divide once a row and multiply an element, which is one rounding more: see
+    docs/numerics.md.
+    """
     normalize_axis(axis, x.rank)
     return x
 
@@ -27,7 +31,7 @@ def _(x, *, axis):
 @softmax.set_decomposition
 def _(b, x, *, axis):
     e = b.exp(b.sub(x, b.max(x, axes=(axis,), keepdims=True)))
-    return b.div(e, b.sum(e, axes=(axis,), keepdims=True))
+    return b.mul(e, b.reciprocal(b.sum(e, axes=(axis,), keepdims=True)))
 
 
 @op(kind="composite")

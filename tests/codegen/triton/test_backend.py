@@ -11,7 +11,7 @@ from tilewright.codegen.triton.backend import TritonBackend
 from tilewright.codegen.triton.choose import PRODUCTS, choices, power_of_2
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.scalars import TABLE
-from tilewright.codegen.triton.schedule import GemvSchedule
+from tilewright.codegen.triton.schedule import GemvSchedule, ReduceSchedule
 from tilewright.codegen.triton.worker import request_of
 from tilewright.ir.dim import evaluate
 from tilewright.ir.errors import BuildError
@@ -91,6 +91,19 @@ def launches_of(case):
 @pytest.mark.parametrize("case", [samples.pointwise(), samples.norm(), samples.reductions()])
 def test_what_a_module_computes_is_not_contracted(case):
     assert not any(launch.fp_fusion for _, launch in launches_of(case))
+
+
+def divisions(case, schedule) -> list[str]:
+    """The lines of a kernel that divide."""
+    (launch,) = emit_kernel(case.kernel, "kernel", schedule, TARGET)
+    text = launch.source[launch.source.index("def kernel(") :]
+    return [line for line in text.splitlines() if "div_rn" in line]
+
+
+@pytest.mark.parametrize("is_persistent", [True, False])
+def test_softmax_divides_once_a_row(is_persistent):
+    (line,) = divisions(samples.norm("softmax"), ReduceSchedule(1, 32, is_persistent))
+    assert not line.startswith(" " * 8), "inside the loop over the row"
 
 
 @pytest.mark.parametrize("dtype", [bf16, f32])
