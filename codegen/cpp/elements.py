@@ -21,7 +21,7 @@ from ..loops import (
     Store,
 )
 from . import dims
-from .scalars import NARROW, VALUE_TYPES, apply, constant, convert
+from .scalars import NARROW, VALUE_TYPES, apply, cast, constant, convert
 
 
 def value_type(dtype: DType) -> str:
@@ -225,7 +225,7 @@ class Scope:
                 return apply(e.fn, args, [self.emit(a) for a in args], e.dtype)
             case Cast():
                 arg = self.decided(e.arg)
-                return convert(self.emit(arg), arg.dtype, e.dtype)
+                return cast(self.emit(arg), arg, e.dtype)
             case Check():
                 return self._check(e)
         raise BuildError(f"{type(e).__name__} is no element")

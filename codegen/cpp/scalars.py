@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ...ir.errors import BuildError
 from ...ir.types import DType, bool_, f32, f64
-from ..loops import Const, Element
+from ..loops import Cast, Const, Element, held, widened
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
@@ -34,8 +34,9 @@ def apply(fn: str, args: Sequence[Element], texts: Sequence[str], dtype: DType) 
     """`fn` over already emitted arguments."""
     if fn not in FUNCTIONS:
         raise BuildError(f"no C++ for the scalar function {fn!r}")
-    # arithmetic happens in the arguments' type; integers narrower than int come back to theirs
-    kind = args[-1].dtype
+    # arithmetic happens in the type in which the arguments are held: a cast to a narrow float has
+    # rounded its own value, not what it meets; integers narrower than int come back to theirs
+    kind = held(args[-1])
     type = VALUE_TYPES[kind.name]
     operands = [convert(t, a.dtype, kind) for t, a in zip(texts, args)]
     if fn == "where":
@@ -101,6 +102,17 @@ def _as_f32(value: float) -> float:
     if np.isinf(narrow):
         raise BuildError(f"the constant {value!r} is beyond f32", fix="use inf or compute in f64")
     return float(str(narrow))
+
+
+def cast(text: str, arg: Element, dtype: DType) -> str:
+    """The element `arg`, emitted as `text`, as `dtype`."""
+    source = arg.dtype
+    if isinstance(arg, Cast) and source.is_integer and dtype.is_float:
+        type = VALUE_TYPES[dtype.name]
+        if VALUE_TYPES[arg.arg.dtype.name] == type:
+            # there and back, which GCC would take for a rounding
+            text, source = f"tw_float_again<{type}>({text})", widened(dtype)
+    return convert(text, source, dtype)
 
 
 def convert(text: str, source: DType, dtype: DType) -> str:

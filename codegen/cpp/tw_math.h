@@ -223,14 +223,21 @@ TW_INLINE double tw_trunc(double x) { return __builtin_trunc(x); }
 TW_INLINE float tw_pow(float x, float y) { return __builtin_powf(x, y); }
 TW_INLINE double tw_pow(double x, double y) { return __builtin_pow(x, y); }
 
-// NaN wins
+// A whole number that was cast from a T, as a T again. GCC takes (T)(int64_t)x for trunc(x), which is
+// another value where x is out of range, and -0 for -0.3; it does not see that through two halves.
+template <class T, class I>
+TW_INLINE T tw_float_again(I whole) {
+    return (T)(whole >> 1) * 2 + (T)(whole & 1);
+}
+
+// NaN wins; of two equal ones (0 and -0 are) the first is kept, as torch's clamp and relu keep theirs
 template <class T>
 TW_INLINE T tw_min(T x, T y) {
-    return (x < y) | (x != x) ? x : y;
+    return (y < x) | (y != y) ? y : x;
 }
 template <class T>
 TW_INLINE T tw_max(T x, T y) {
-    return (x > y) | (x != x) ? x : y;
+    return (y > x) | (y != y) ? y : x;
 }
 
 TW_INLINE float tw_abs(float x) { return __builtin_fabsf(x); }

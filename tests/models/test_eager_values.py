@@ -9,43 +9,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import tilewright
 from tilewright.ir.errors import TilewrightError
+
+from .eager import NARROW, check, module, same
 
 INF, NAN = math.inf, math.nan
 LOW, TOP = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
 FLOATS = torch.tensor([0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 7.0, -7.75, 1e30, -1e30, INF, -INF, NAN])
 WHOLE = torch.tensor([LOW, LOW + 1, -9, -1, 0, 1, 8, TOP - 1, TOP])
-NARROW = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16)
 DTYPES = (*NARROW, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16)
 DTYPES = (*DTYPES, torch.int8, torch.uint8, torch.bool)
-
-
-def module(function):
-    """A module whose forward is the function."""
-    return type("Case", (nn.Module,), {"forward": lambda self, *args: function(*args)})().eval()
-
-
-def check(function, *args, **bounds):
-    """Compiled and eager give the same results, signs of zero included; gives the program."""
-    compiled = tilewright.compile(module(function), args, target="cpu")
-    same(function, compiled, *args, **bounds)
-    return compiled
-
-
-def same(function, compiled, *args, rtol=0.0, atol=0.0):
-    """One call of both, on copies of the arguments, which must end alike too."""
-    ours, theirs = [a.clone() for a in args], [a.clone() for a in args]
-    got, want = compiled(*ours), module(function)(*theirs)
-    for a, b in zip([*got, *ours], [*want, *theirs], strict=True):
-        if a.dtype in NARROW:
-            a, b = a.float(), b.float()
-        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True, check_stride=False)
-        if a.is_floating_point():
-            number = ~b.isnan()
-            assert torch.equal(a.signbit()[number], b.signbit()[number])
 
 
 def test_quotients_and_remainders_of_floats():
@@ -88,6 +63,36 @@ def test_numbers_meet_narrow_floats_as_in_torch():
 
     a = torch.cat([torch.randn(300), torch.tensor([third, 0.0, INF, NAN])])
     check(function, a.half(), a.bfloat16(), wide)
+
+
+def test_a_cast_rounds_its_own_value_only():
+    def function(a, b, c):
+        small, wide = c.bfloat16(), a.half() * b.half()
+        results = [a.half() + small, small + a.half(), a * small, a - c.half(), small < a]
+        results += [torch.where(a > b, a.half(), small), torch.maximum(a, small)]
+        # eager rounds the product, we do not: on either side of the sum it is the same number
+        return [*results, (wide + c.half() == c.half() + wide).all()]
+
+    check(function, torch.randn(300), torch.randn(300), torch.randn(300))
+
+
+def test_floats_there_and_back_through_integers():
+    def function(*xs):
+        whole = (torch.int64, torch.int32, torch.int16, torch.uint8)
+        results = [x.to(d).to(x.dtype) for x in xs for d in whole]
+        results += [x.long().int().to(x.dtype) for x in xs]
+        return [*results, *(x.long().bfloat16() for x in xs), *(x.long() * 1.0 for x in xs)]
+
+    numbers = torch.cat([FLOATS, torch.tensor([-0.3, 0.7, 3e9, -3e9, 1e19, 2.0**53 + 2])])
+    check(function, numbers, numbers.double(), numbers.half())
+
+
+def test_the_first_of_equal_numbers_is_kept():
+    def function(x):
+        results = [F.relu(x), x.clamp(min=0.0), x.clamp(max=-0.0), F.hardtanh(x, 0.0, 1.0)]
+        return [*results, x.clamp(torch.tensor(0.0), torch.tensor(-0.0)), F.relu6(x)]
+
+    check(function, torch.cat([FLOATS, torch.tensor([0.0, -0.0] * 20)]))
 
 
 def test_integers_wrap_as_numbers_do():
