@@ -1,7 +1,7 @@
-"""What `compile` keeps of a module: its structure and attributes at one moment, and its values.
+"""What `compile` keeps of a module: its structure and attributes, and a digest of its values.
 
-Structure and attributes are a copy. Weights are not copied here: each program takes its own. What
-keeps programs that are made later from taking other values is a check that none has changed.
+Values are not copied here: each program takes its own. What keeps programs that are made later from
+taking others is a check that none has changed.
 """
 
 import hashlib

@@ -13,7 +13,7 @@ from tilewright.ir.op import OPS, REQUIRED, Op
 from tilewright.ir.switches import TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "autotune", "cli"]
+LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "cli"]
 SOURCES = {".py", ".h", ".cpp"}
 
 KINDS = {
@@ -105,7 +105,7 @@ def first_sentence(file: Path) -> str:
         opening = ast.get_docstring(ast.parse(text)) or ""
     else:
         comment = re.match(r"\s*((?://[^\n]*\n)+)", text)
-        opening = re.sub(r"^//\s?", "", comment[1], flags=re.MULTILINE) if comment else ""
+        opening = re.sub(r"^// ?", "", comment[1], flags=re.MULTILINE) if comment else ""
     assert opening, f"{file}: begin with a sentence on what the file is"
     paragraph = " ".join(opening.split("\n\n")[0].split())
     sentence = re.match(r".*?[.!?](?=\s+[A-Z`]|$)", paragraph)

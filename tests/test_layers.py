@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-EVERYTHING = {"ir", "frontend", "passes", "codegen", "runtime", "autotune", "cli"}
+EVERYTHING = {"ir", "frontend", "passes", "codegen", "runtime", "cli"}
 
 # layer -> our own layers that it may import; "" is the root package
 MAY_IMPORT = {
@@ -22,21 +22,20 @@ MAY_IMPORT = {
     "passes": {"ir", "passes"},
     "codegen": {"ir", "codegen"},
     "runtime": {"ir", "runtime"},
-    "autotune": {"ir", "codegen", "runtime", "autotune"},
     "cli": EVERYTHING | {""},
     "": EVERYTHING,
 }
 
 # library -> layers that may import it at all
 MAY_USE = {
-    "torch": {"frontend", "autotune", "cli"},
+    "torch": {"frontend", "cli"},
     "transformers": {"frontend", "cli"},
     "accelerate": {"frontend"},
     "gguf": {"frontend", "cli"},
-    "triton": {"codegen", "autotune", "cli"},
+    "triton": {"codegen", "cli"},
     "sympy": {"frontend"},
     "onnx": {"frontend"},
-    "cuda": {"runtime", "autotune", "cli"},
+    "cuda": {"runtime", "cli"},
     "typer": {"cli"},
     "rich": {"cli"},
 }

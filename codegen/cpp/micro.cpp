@@ -1,4 +1,4 @@
-// See tw_micro.h.
+// The inner loops of contractions and attention: see tw_micro.h.
 #include "tw_math.h"
 #include "tw_micro.h"
 
