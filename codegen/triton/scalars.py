@@ -194,7 +194,7 @@ def _round(dtype: DType, x: str) -> str:
 
 # name -> function of (dtype of the arguments, their texts)
 TABLE: dict[str, Callable[..., str]] = {
-    "add": _infix("+"),
+    "add": lambda dtype, a, b: f"{a} {'|' if dtype.kind == 'bool' else '+'} {b}",  # bits would wrap
     "sub": _infix("-"),
     "mul": _infix("*"),
     "div": _div,

@@ -1,4 +1,4 @@
-"""Random graphs through every pass and the C++ kernels, against the reference."""
+"""Random graphs through every pass and the kernels of a device, against the reference."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ TOLERANCE = 1e-4  # float32 against float64, through up to ten ops
 
 
 @pytest.mark.slow
-@settings(  # each example costs a C++ compilation
+@settings(  # each example costs a compilation
     max_examples=10, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(graphs(max_nodes=10))
-def test_any_graph_runs_and_gives_what_the_reference_gives(graph):
+def test_any_graph_runs_and_gives_what_the_reference_gives(device, slack, graph):
     weights = random_weights(graph, seed=1)
-    target = resolve_target("cpu")
+    target = resolve_target(device)
     compiled = compile_graph(graph, weights, passes.PIPELINES["dense"](), target)
     run = Executable(compiled.program, compiled.weights, open_device(target))
     for t in (1, 5, 9):
@@ -31,4 +31,4 @@ def test_any_graph_runs_and_gives_what_the_reference_gives(graph):
         outputs = run(*(given_arrays[v.name] for v in graph.inputs))
         expected, _ = evaluate(graph, given_arrays, weights)
         for actual, wanted in zip(outputs, expected, strict=True):
-            assert difference(np.asarray(actual).astype(np.float64), wanted) < TOLERANCE
+            assert difference(actual.numpy().astype(np.float64), wanted) < TOLERANCE * slack

@@ -33,10 +33,19 @@ VARIANTS = {
     ),
 }
 
+# those whose graphs are checked elsewhere on the CPU, and whose kernels are built and run on GPUs
+MORE = {
+    "gemma3": (  # norms of queries and keys, two rotary bases
+        "Gemma3TextConfig",
+        dict(sliding_window=24, layer_types=["sliding_attention", "full_attention"]),
+    ),
+    "gpt2": ("GPT2Config", dict(num_key_value_heads=4)),  # biases, learned positions, layer norms
+}
+
 
 def make(variant: str, seed: int = 0, **changes) -> torch.nn.Module:
     """A model in float32 and evaluation mode."""
-    name, more = VARIANTS[variant]
+    name, more = {**VARIANTS, **MORE}[variant]
     fields = {**BASE, **more, **changes}
     if variant == "phi3":
         fields.pop("head_dim")

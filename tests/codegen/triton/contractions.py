@@ -37,11 +37,11 @@ EPILOGUES: dict[str, Callable] = {
 
 
 def product(
-    prologue="plain", epilogue=None, m=3, n=24, k=40, dtype: DType = f32, w_dtype=None
+    prologue="plain", epilogue=None, m=3, n=24, k=40, dtype: DType = f32, w_dtype=None, most=512
 ) -> Case:
-    """epilogue(prologue(x) @ w.T) over a symbolic number of rows."""
+    """epilogue(prologue(x) @ w.T) over a symbolic number of rows, `most` at most."""
     b = Builder()
-    s = b.dim("t", 0, 512)
+    s = b.dim("t", 0, most)
     x = b.input("x", (s, k), dtype)
     w = b.weight("w", (n, k), w_dtype or dtype)
     w = w if w.dtype == dtype else b.cast(w, dtype=dtype)

@@ -43,9 +43,9 @@ def _in_one_group(graph):
     return b.finish()
 
 
-def pointwise(t=7, dtype=f32) -> Case:
+def pointwise(t=7, dtype=f32, most=512) -> Case:
     b = Builder()
-    s = b.dim("t", 1, 512)
+    s = b.dim("t", 1, most)
     x = b.input("x", (1, s, 24), dtype)
     heads = b.transpose(b.reshape(x, shape=(1, s, 3, 8)), perm=(0, 2, 1, 3))
     low, high = (b.slice(heads, axis=-1, start=a, stop=a + 4) for a in (0, 4))
@@ -146,9 +146,9 @@ def linear(m=1, n=40, k=48, dtype=f32, *, norm=True, bias=True) -> Case:
     return make(b, [b.add(y, r)], {} if m is None else {"t": m})
 
 
-def gated(m=1, n=40, k=48, dtype=f32) -> Case:
+def gated(m=1, n=40, k=48, dtype=f32, most=512) -> Case:
     b = Builder()
-    s = b.dim("t", 1, 512)
+    s = b.dim("t", 1, most)
     x = b.rms_norm(b.input("x", (s, k), dtype), b.weight("g", (k,), dtype))
     ws = [b.weight(name, (n, k), dtype) for name in ("gate", "up")]
     return make(b, [b.gated_linear(x, *ws, activation="silu")], {"t": m})

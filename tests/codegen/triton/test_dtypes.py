@@ -1,0 +1,72 @@
+"""Every dtype in kernels: values interpreted or on the GPU, and builds for every GPU target."""
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.triton.emit import emit_kernel
+from tilewright.codegen.triton.pool import compile_all
+from tilewright.codegen.triton.schedule import PointwiseSchedule, ReduceSchedule
+from tilewright.ir.target import TARGETS
+from tilewright.ir.types import DTYPES, bool_
+
+from . import dtypes
+from .contractions import product
+from .harness import flat
+
+pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
+
+GPUS = [t for t in TARGETS.values() if t.is_gpu]
+WRAPPING = [*dtypes.INTEGERS, bool_]
+
+
+def compare(runner, checked: dtypes.Checked, schedule) -> None:
+    case, wanted, rounds = checked
+    got = runner.run(case, schedule)
+    # what is written last are the records of faults
+    for number, want, rounded in zip(case.written(), wanted, rounds, strict=False):
+        ours, theirs = got[number], flat(want)
+        if rounded and not runner.is_card:  # the interpreter rounds to bf16 towards zero
+            np.testing.assert_allclose(ours, theirs, rtol=8e-3)
+        else:
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("source", DTYPES.values(), ids=str)
+def test_casts(runner, source):
+    pairs = [pair for pair in dtypes.PAIRS if pair[0] == source]
+    compare(runner, dtypes.casts(pairs), PointwiseSchedule(64, 1))
+
+
+@pytest.mark.parametrize("dtype", WRAPPING, ids=str)
+def test_integers_wrap(runner, dtype):
+    compare(runner, dtypes.wrapping(dtype), PointwiseSchedule(64, 1))
+
+
+@pytest.mark.parametrize("schedule", [ReduceSchedule(2, 64, True), ReduceSchedule(1, 16, False)])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_reductions(runner, dtype, schedule):
+    compare(runner, dtypes.reductions(dtype), schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
+def test_every_dtype_builds(target):
+    """Each cast, operation, reduction and product of each dtype, for one of the targets.
+
+    The text of a kernel is the same for all, but for what a target starts early: so the pairs are
+    dealt out, and each target gets every source and every result.
+    """
+    place = GPUS.index(target)
+    cases = [dtypes.casts(dtypes.PAIRS[place :: len(GPUS)])[0]]
+    cases += [dtypes.wrapping(d)[0] for d in WRAPPING[place :: len(GPUS)]]
+    for number, dtype in enumerate(DTYPES.values()):
+        if number % len(GPUS) == place:
+            cases.append(dtypes.reductions(dtype)[0])
+            cases.append(product(dtype=dtype, k=64))
+    found = []
+    for case in cases:
+        schedules = dict.fromkeys(s for _, _, s in choices(case.kernel, target)[1])
+        for schedule in [*schedules][:: max(len(schedules) - 1, 1)]:  # a table's ends
+            found += emit_kernel(case.kernel, "kernel", schedule, target)
+    assert all(made.binary[:4] == b"\x7fELF" for made in compile_all(found, target))
