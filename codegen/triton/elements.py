@@ -1,8 +1,8 @@
 """Element expressions of the loop IR as Triton expressions over a tile."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from math import frexp, inf
 
 from ...ir.dim import Dim, Symbol
 from ...ir.facts import Facts
@@ -119,6 +119,7 @@ class Env:
         raise AssertionError(f"no such element: {element}")
 
     def _apply(self, fn: str, args: Sequence[Element], conditions: tuple[Val, ...]) -> Val:
+        fn, args = _multiplied(fn, args)
         values = [self.element(a, conditions) for a in args]
         typed = next((a for a in reversed(args) if not isinstance(a, Const)), args[-1])
         texts = [v.text for v in values]
@@ -295,6 +296,17 @@ def axis_facts(kernel: LoopKernel, axes: Iterable[Axis]) -> Facts:
         high = facts.bounds(axis.extent)[1]
         facts.symbols[axis.name] = Symbol(axis.name, 0, None if high is None else max(high - 1, 0))
     return facts
+
+
+def _multiplied(fn: str, args: Sequence[Element]) -> tuple[str, Sequence[Element]]:
+    """x / 2^k as x * 2^-k, which is the same number; others are rounded twice as a product."""
+    if fn != "div" or not isinstance(args[1], Const):
+        return fn, args
+    by = args[1]
+    mantissa, exponent = frexp(by.value)
+    if abs(mantissa) != 0.5 or abs(exponent - 1) > 126:  # the reciprocal: a normal float32
+        return fn, args
+    return "mul", (args[0], replace(by, value=1 / by.value))
 
 
 class _Facts(Facts):

@@ -3,6 +3,7 @@
 import json
 from dataclasses import fields
 from itertools import pairwise
+from math import inf, nan
 
 import pytest
 
@@ -11,8 +12,9 @@ from tilewright.codegen.triton.backend import TritonBackend
 from tilewright.codegen.triton.choose import PRODUCTS, choices, power_of_2
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.scalars import TABLE
-from tilewright.codegen.triton.schedule import GemvSchedule, ReduceSchedule
+from tilewright.codegen.triton.schedule import GemvSchedule, PointwiseSchedule, ReduceSchedule
 from tilewright.codegen.triton.worker import request_of
+from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.errors import BuildError
 from tilewright.ir.scalar import FUNCTIONS
@@ -104,6 +106,16 @@ def divisions(case, schedule) -> list[str]:
 def test_softmax_divides_once_a_row(is_persistent):
     (line,) = divisions(samples.norm("softmax"), ReduceSchedule(1, 32, is_persistent))
     assert not line.startswith(" " * 8), "inside the loop over the row"
+
+
+@pytest.mark.parametrize(
+    "divisor", [8.0, -0.25, 2.0**-126, 2.0**126, 3.0, 2.0**-127, 0.0, inf, nan]
+)
+def test_only_divisions_by_powers_of_2_are_products(divisor):
+    b = Builder()
+    y = b.div(b.input("x", (40,), f32), b.constant(divisor, f32))
+    is_exact = divisor in (8.0, -0.25, 2.0**-126, 2.0**126)
+    assert len(divisions(samples.make(b, [y], {}), PointwiseSchedule(64, 1))) == (not is_exact)
 
 
 @pytest.mark.parametrize("dtype", [bf16, f32])
