@@ -1,9 +1,13 @@
-"""Contract without the matrix unit: one row of x against a few rows of w a program.
+"""Contract without the matrix unit: a few rows of x against a few rows of w a program.
 
-Made for one row (decode at batch 1), where all time goes to reading w once. The first tiles of w
-are asked for before the kernel waits for its predecessors; x, its prologue and the row statistics
-are recomputed by every program from the cache, which costs less than a launch.
+Made for one row (decode at batch 1), and for the few rows that ordinary cores multiply while w is
+read (float32): all time goes to reading w once. The first tiles of w are asked for before the
+kernel waits for its predecessors; x, its prologue and the row statistics are recomputed by every
+program from the cache, which costs less than a launch. Each tile of w is multiplied with the rows
+of x one after another, each with accumulators of its own.
 """
+
+from dataclasses import dataclass
 
 from ...ir.dim import ceildiv, product
 from ..loops import Contract, LoopKernel, accumulator_of
@@ -13,20 +17,29 @@ from .names import value_type
 from .pointwise import split_index
 from .schedule import GemvSchedule
 
-MAX_UNROLL = 32  # tiles of k written out one by one; more become a loop
+MAX_UNROLL = 64  # tiles of k, for each row of x, written out one by one; more become a loop
 W_POLICY = "evict_first"  # each element of w is read once in a run
 
 
 def emit_gemv(kernel: LoopKernel, schedule: GemvSchedule, context: Context) -> Emitted:
-    """One launch over (n tiles, m, batch)."""
+    """One launch over (tiles, batch): those of m that read one tile of w run side by side."""
     (part,) = kernel.parts
     assert isinstance(part, Contract)
     body = Body(pdl=context.pdl)
     body.start_dependents()
     _Emitter(kernel, part, schedule, body).emit()
+    tiles = ceildiv(part.n.extent, schedule.bn) * ceildiv(part.m.extent, schedule.rows)
     batch = product(a.extent for a in part.batch)
-    grid = (ceildiv(part.n.extent, schedule.bn), part.m.extent, batch)
-    return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps)
+    return finish(kernel, body, context, grid=(tiles, batch), num_warps=schedule.num_warps)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of x: where it lies, and the variables that its sums are made in."""
+
+    axes: dict[str, AxisVar]
+    accs: list[str]
+    stats: list[str]
 
 
 class _Emitter:
@@ -35,101 +48,138 @@ class _Emitter:
         self.facts = axis_facts(kernel, ())
         self.scalars = Env(body, kernel, (), {}, "", 0)
         self.shape = f"[{schedule.bn}, {schedule.bk}]"
+        self.acc_shape = f"[{schedule.bn}, {schedule.bk // schedule.fold}]"
         weights = {load.param for w in part.ws for load in loads_of(w)}
         self.can_prefetch = all(kernel.params[p].is_constant for p in weights)
         self.eviction = {p: W_POLICY for p in weights if kernel.params[p].is_constant}
-        self.accs = [f"acc{i}" for i in range(len(part.ws))]
-        self.stats = [body.fresh("stat") for _ in part.stats]
         self.acc_type = value_type(accumulator_of(part.x_dtype))
 
     def emit(self) -> None:
-        part, body, bn = self.part, self.body, self.schedule.bn
-        if bn == 1:
-            n, mask = "tl.program_id(0) + tl.arange(0, 1)[:, None]", None
-        else:
-            n, mask = f"tl.program_id(0) * {bn} + tl.arange(0, {bn})[:, None]", None
-        n = body.name(n, prefix="n")
+        part, body, bn, rows = self.part, self.body, self.schedule.bn, self.schedule.rows
+        tile, first = "tl.program_id(0)", None
+        if part.m.extent != 1:
+            tiles_m = self.scalars.dim(ceildiv(part.m.extent, rows)).text
+            first = body.name(f"tl.program_id(0) % {tiles_m} * {rows}", prefix="m")
+            tile = body.name(f"tl.program_id(0) // {tiles_m}", prefix="tile")
+        n = body.name(f"{tile} * {bn} + tl.arange(0, {bn})[:, None]", prefix="n")
+        mask = None
         if not self.facts.proved_multiple(part.n.extent, bn):
             mask = body.name(f"{n} < {self.scalars.dim(part.n.extent).text}", prefix="in")
-        self.fixed = {part.n.name: AxisVar(n, frozenset([0]), mask)}
-        if part.m.extent != 1:
-            self.fixed[part.m.name] = AxisVar(body.name("tl.program_id(1)", prefix="m"))
+        axes = {part.n.name: AxisVar(n, frozenset([0]), mask)}
         if part.batch:
-            index = body.name("tl.program_id(2)", prefix="b")
-            self.fixed |= split_index(
-                body, self.kernel, self.facts, part.batch, index, frozenset(), None
-            )
+            index = body.name("tl.program_id(1)", prefix="b")
+            axes |= split_index(body, self.kernel, self.facts, part.batch, index, frozenset(), None)
+        self.rows = [self.row(first, number, axes) for number in range(rows)]
         lanes = body.name(f"tl.arange(0, {self.schedule.bk})[None, :]", prefix="lane")
         extent = part.k.extent
         tiles = -(-extent // self.schedule.bk) if isinstance(extent, int) else None
-        if tiles is not None and 0 < tiles <= MAX_UNROLL:
+        if tiles is not None and 0 < tiles * len(self.rows) <= MAX_UNROLL:
             self.unrolled(lanes, tiles)
         else:
             self.looped(lanes)
-        self.epilogue()
+        for row in self.rows:
+            self.epilogue(row)
+
+    def row(self, first: str | None, number: int, axes: dict[str, AxisVar]) -> _Row:
+        """The row `number` after `first`; `axes` are those of the result but for m."""
+        m, rows = self.part.m, self.schedule.rows
+        accs = [self.body.fresh("acc") for _ in self.part.ws]
+        stats = [self.body.fresh("stat") for _ in self.part.stats]
+        if first is None:
+            assert rows == 1, "a schedule of more rows than x has"
+            return _Row(axes, accs, stats)
+        at, mask = first, None
+        if rows > 1:  # of a tile's rank, as the mask must be for Triton's interpreter
+            at = self.body.name(f"{first} + tl.full([1, 1], {number}, tl.int32)", prefix="m")
+        if not self.facts.proved_multiple(m.extent, rows):
+            mask = self.body.name(f"{at} < {self.scalars.dim(m.extent).text}", prefix="in")
+        return _Row({**axes, m.name: AxisVar(at, frozenset(), mask)}, accs, stats)
 
     def unrolled(self, lanes: str, tiles: int) -> None:
         ahead = self.schedule.prefetch
         steps = [self.step(f"{lanes} + {i * self.schedule.bk}", i) for i in range(tiles)]
-        for env in steps[:ahead] if self.can_prefetch else ():
-            self.prefetch(env)
+        for envs in steps[:ahead]:
+            self.prefetch(envs)
         self.body.wait()
-        for i, env in enumerate(steps):
-            for later in steps[i + ahead : i + ahead + 1] if self.can_prefetch else ():
+        for i, envs in enumerate(steps):
+            for later in steps[i + ahead : i + ahead + 1]:
                 self.prefetch(later)
-            self.accumulate(env, is_first=i == 0)
+            self.accumulate(envs, is_first=i == 0)
 
     def looped(self, lanes: str) -> None:
         self.body.wait()
-        for acc in self.accs:
-            self.body.line(f"{acc} = tl.zeros({self.shape}, {self.acc_type})")
-        for stat, reduction in zip(self.stats, self.part.stats):
-            dtype = value_type(reduction.dtype)
-            self.body.line(f"{stat} = tl.zeros([1, {self.schedule.bk}], {dtype})")
+        bk, ahead = self.schedule.bk, self.schedule.prefetch
+        for row in self.rows:
+            for acc in row.accs:
+                self.body.line(f"{acc} = tl.zeros({self.acc_shape}, {self.acc_type})")
+            for stat, reduction in zip(row.stats, self.part.stats):
+                self.body.line(f"{stat} = tl.zeros([1, {bk}], {value_type(reduction.dtype)})")
         extent = self.scalars.dim(self.part.k.extent).text
-        header = f"for at in range(0, {extent}, {self.schedule.bk}):"
-        with self.body.block(header, [self.part.k.name]):
-            self.accumulate(self.step(f"at + {lanes}", None), is_first=False)
+        with self.body.block(f"for at in range(0, {extent}, {bk * ahead}):", [self.part.k.name]):
+            steps = [self.step(f"at + {i * bk} + {lanes}", None) for i in range(ahead)]
+            for envs in steps:
+                self.prefetch(envs)
+            for envs in steps:
+                self.accumulate(envs, is_first=False)
 
-    def step(self, index: str, number: int | None) -> Env:
-        """Elements at one tile of k."""
+    def step(self, index: str, number: int | None) -> list[Env]:
+        """Elements at one tile of k, a row of x at a time; in a loop's body `number` is None."""
         part, bk = self.part, self.schedule.bk
-        axes = frozenset([part.k.name]) if number is None else frozenset()
-        k = self.body.name(index, axes, "k")
+        depends = frozenset([part.k.name]) if number is None else frozenset()
+        k = self.body.name(index, depends, "k")
+        if number is None:
+            is_inside = self.facts.proved_multiple(part.k.extent, bk * self.schedule.prefetch)
+        else:
+            assert isinstance(part.k.extent, int)
+            is_inside = (number + 1) * bk <= part.k.extent
         mask = None
-        ends_inside = (
-            isinstance(part.k.extent, int)
-            and number is not None
-            and ((number + 1) * bk <= part.k.extent)
-        )
-        if not ends_inside and not self.facts.proved_multiple(part.k.extent, bk):
-            mask = self.body.name(f"{k} < {self.scalars.dim(part.k.extent).text}", axes, "in")
-        variables = {**self.fixed, part.k.name: AxisVar(k, frozenset([1]), mask)}
+        if not is_inside:
+            mask = self.body.name(f"{k} < {self.scalars.dim(part.k.extent).text}", depends, "in")
         extents = (*part.batch, part.m, part.n, part.k)
-        return Env(
-            self.body, self.kernel, extents, variables, self.shape, 2, eviction=self.eviction
-        )
+        at = AxisVar(k, frozenset([1]), mask)
+        return [
+            Env(
+                self.body,
+                self.kernel,
+                extents,
+                {**row.axes, part.k.name: at},
+                self.shape,
+                2,
+                eviction=self.eviction,
+            )
+            for row in self.rows
+        ]
 
-    def prefetch(self, env: Env) -> None:
-        for w in self.part.ws:
+    def prefetch(self, envs: list[Env]) -> None:
+        """Load w's tile, which is the same for all rows, where nobody writes it."""
+        for w in self.part.ws if self.can_prefetch else ():
             for load in loads_of(w):
-                env.raw_load(load)
+                envs[0].raw_load(load)
 
-    def accumulate(self, env: Env, *, is_first: bool) -> None:
-        x = self.inside(env, env.value(self.part.x))
-        for acc, w in zip(self.accs, self.part.ws):
-            factors = env.value(w), x
-            texts = [f.text + self.as_acc for f in factors]
-            product_ = env.whole(env._named(" * ".join(texts), factors))
-            self.body.line(f"{acc} = {product_}" if is_first else f"{acc} += {product_}")
-        for stat, reduction in zip(self.stats, self.part.stats):
-            assert reduction.op == "sum"
-            value = self.inside(env, env.value(reduction.value))
-            text = value.text
-            if not value.dims:
-                shape = f"[1, {self.schedule.bk}]"
-                text = self.body.name(f"tl.broadcast_to({text}, {shape})", value.axes)
-            self.body.line(f"{stat} = {text}" if is_first else f"{stat} += {text}")
+    def accumulate(self, envs: list[Env], *, is_first: bool) -> None:
+        sign = "=" if is_first else "+="
+        for row, env in zip(self.rows, envs):
+            x = self.inside(env, env.value(self.part.x))
+            for acc, w in zip(row.accs, self.part.ws):
+                factors = env.value(w), x
+                texts = [f.text + self.as_acc for f in factors]
+                products = env.whole(env._named(" * ".join(texts), factors))
+                self.body.line(f"{acc} {sign} {self.folded(products)}")
+            for stat, reduction in zip(row.stats, self.part.stats):
+                assert reduction.op == "sum"
+                value = self.inside(env, env.value(reduction.value))
+                text = value.text
+                if not value.dims:
+                    shape = f"[1, {self.schedule.bk}]"
+                    text = self.body.name(f"tl.broadcast_to({text}, {shape})", value.axes)
+                self.body.line(f"{stat} {sign} {text}")
+
+    def folded(self, products: str) -> str:
+        """The sums of `fold` neighbours, which lie in one thread."""
+        bn, bk, fold = self.schedule.bn, self.schedule.bk, self.schedule.fold
+        if fold == 1:
+            return products
+        return f"tl.sum(tl.reshape({products}, [{bn}, {bk // fold}, {fold}]), axis=2)"
 
     @property
     def as_acc(self) -> str:
@@ -145,17 +195,17 @@ class _Emitter:
         text = self.body.name(f"tl.where({axis.mask}, {value.text}, 0)", depends)
         return Val(text, depends, value.dims | axis.dims)
 
-    def epilogue(self) -> None:
+    def epilogue(self, row: _Row) -> None:
         refs = {}
-        axes = frozenset(self.fixed)
+        axes = frozenset(row.axes)
         for names, results in (
-            (self.accs, [f"acc{i}" for i in range(len(self.accs))]),
-            (self.stats, [s.name for s in self.part.stats]),
+            (row.accs, [f"acc{i}" for i in range(len(row.accs))]),
+            (row.stats, [s.name for s in self.part.stats]),
         ):
             for variable, name in zip(names, results):
                 text = f"tl.sum({variable}, axis=1, keep_dims=True)"
                 refs[name] = Val(self.body.name(text, prefix="r"), axes, frozenset([0]))
         extents = (*self.part.batch, self.part.m, self.part.n)
-        env = Env(self.body, self.kernel, extents, self.fixed, f"[{self.schedule.bn}, 1]", 2, refs)
+        env = Env(self.body, self.kernel, extents, row.axes, f"[{self.schedule.bn}, 1]", 2, refs)
         for store in self.part.stores:
             env.store(store)

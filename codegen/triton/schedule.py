@@ -27,15 +27,19 @@ class ReduceSchedule:
 
 @dataclass(frozen=True)
 class GemvSchedule:
-    """One row of x against `bn` rows of w, `bk` of the contracted axis at a time.
+    """`rows` rows of x against `bn` rows of w, `bk` of the contracted axis at a time.
 
-    `prefetch` tiles of w are loaded before the kernel waits for its predecessors.
+    `prefetch` tiles of w are loaded ahead: before the kernel waits for its predecessors, or at the
+    start of each turn of its loop. `fold` neighbouring products are added before they are
+    accumulated: with several rows there are not registers for an accumulator of each product.
     """
 
     bn: int
     bk: int
     prefetch: int = 4
     num_warps: int = 4
+    rows: int = 1
+    fold: int = 1
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 import pytest
 
 from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.schedule import DotSchedule, GemvSchedule
+from tilewright.ir.dim import evaluate
 from tilewright.ir.target import get_target
-from tilewright.ir.types import bf16, f16, f32, i32
+from tilewright.ir.types import bf16, f16, f32, f64, i32
 
 from . import samples
 from .contractions import EPILOGUES, PROLOGUES, product
@@ -13,9 +15,10 @@ from .harness import check
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
+TARGET = get_target("sm_90")
 SCHEDULES = [
     GemvSchedule(4, 16, 2),
-    GemvSchedule(2, 64, 1),
+    GemvSchedule(2, 64, 1, rows=4, fold=2),
     DotSchedule(16, 16, 16, True),
     DotSchedule(16, 32, 64, False),
     DotSchedule(16, 16, 16, True, materialize=True),
@@ -61,10 +64,22 @@ def test_operands_of_two_dtypes(runner, pair):
         check(runner, case, schedule, 1e-5 if computed == f32 else 8e-3)
 
 
-def test_integers(runner):
-    check(runner, product("plain", dtype=i32), GemvSchedule(4, 16, 2))
-    _, buckets = choices(product("plain", dtype=i32).kernel, get_target("sm_90"))
-    assert all(isinstance(schedule, GemvSchedule) for _, _, schedule in buckets)
+@pytest.mark.parametrize("dtype", [i32, f64])
+def test_what_matrix_units_do_not_take(runner, dtype):
+    _, buckets = choices(product("plain", dtype=dtype).kernel, TARGET)
+    for (_, _, schedule), m in zip(buckets, (1, 9), strict=True):
+        assert isinstance(schedule, GemvSchedule)
+        case = product("activation" if dtype == f64 else "plain", m=m, n=6, dtype=dtype)
+        check(runner, case, schedule, 1e-12)
+
+
+def test_few_rows_of_float32_read_weights_once():
+    kernel = product("norm", "bias and residual", n=96, k=64).kernel
+    _, buckets = choices(kernel, TARGET)
+    for m in range(1, 9):
+        (schedule,) = [s for low, high, s in buckets if low <= m <= (high or m)]
+        (launch,) = emit_kernel(kernel, "kernel", schedule, TARGET)
+        assert evaluate(launch.grid[0], {"t": m}) == 96 // schedule.bn
 
 
 def test_gated_over_nothing(runner):

@@ -58,7 +58,12 @@ def test_columns(runner):
 
 
 @pytest.mark.parametrize(
-    "schedule", [GemvSchedule(1, 16, 2), GemvSchedule(4, 32, 1), GemvSchedule(16, 64, 4)]
+    "schedule",
+    [
+        GemvSchedule(1, 16, 2),
+        GemvSchedule(4, 32, 1, rows=2, fold=4),
+        GemvSchedule(16, 64, 4, rows=8),
+    ],
 )
 @pytest.mark.parametrize("m", [1, 3])
 def test_gemv(runner, schedule, m):
@@ -66,8 +71,9 @@ def test_gemv(runner, schedule, m):
     check(runner, samples.gated(m), schedule)
 
 
-def test_gemv_over_many_tiles(runner):
-    check(runner, samples.linear(2, 8, 600), GemvSchedule(8, 16, 2))
+@pytest.mark.parametrize("schedule", [GemvSchedule(8, 8, 2), GemvSchedule(8, 32, 3, 4, 4, 2)])
+def test_gemv_over_many_tiles(runner, schedule):
+    check(runner, samples.linear(5, 8, 600), schedule)
 
 
 DOTS = [
@@ -90,7 +96,9 @@ def test_dot_bf16(runner):
     check(runner, samples.linear(5, dtype=bf16), DOTS[2], 8e-3)
 
 
-@pytest.mark.parametrize("schedule", [DOTS[0], DOTS[1], GemvSchedule(4, 8, 1)])
+@pytest.mark.parametrize(
+    "schedule", [DOTS[0], DOTS[1], GemvSchedule(4, 8, 1), GemvSchedule(4, 8, 1, 4, 4, 2)]
+)
 def test_batched_product_of_activations(runner, schedule):
     check(runner, samples.scores(), schedule)
 
@@ -189,6 +197,7 @@ def test_every_function(runner, slack):
         (samples.faulty_rows, ReduceSchedule(2, 64, True)),
         (samples.faulty_rows, ReduceSchedule(4, 16, False)),
         (samples.faulty_product, GemvSchedule(4, 32)),
+        (samples.faulty_product, GemvSchedule(4, 32, rows=4)),
         (samples.faulty_product, DotSchedule(16, 32, 16)),
     ],
 )
