@@ -1,5 +1,6 @@
 """C++ sources -> one shared library, by the system's compiler."""
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -112,8 +113,16 @@ def _build(
         (unit, [*compiler, *flags, *extra, "-c", unit.name, "-o", f"{unit.stem}.o"])
         for unit, extra in own.items()
     ]
+    support = {unit: _identity(unit, command) for unit, command in jobs if unit.name in _SUPPORT}
+    known = {unit: _objects[name] for unit, name in support.items() if name in _objects}
+    for unit, content in known.items():
+        unit.with_suffix(".o").write_bytes(content)
+    jobs = [job for job in jobs if job[0] not in known]
     files = len(jobs) + 1  # and the library
     _run_all(folder, jobs, lambda done: progress("compile", done, files))
+    for unit in support.keys() - known.keys():
+        if unit.with_suffix(".o").is_file():  # else linking says what is wrong
+            _objects[support[unit]] = unit.with_suffix(".o").read_bytes()
     library = folder / "library.so"
     objects = [f"{unit.stem}.o" for unit in units]
     link = [*compiler, *flags, "-pthread", "-shared", "-o", library.name, *objects, "-lm"]
@@ -129,6 +138,19 @@ def _build(
         )
     progress("compile", files, files)
     return content
+
+
+# What the support files were compiled to, by all that decides it: the same in every library, they
+# are compiled once a process.
+_objects: dict[str, bytes] = {}
+
+
+def _identity(unit: Path, command: Sequence[str]) -> str:
+    """Hash of a source, of all headers beside it, and of the command."""
+    digest = hashlib.sha256("\0".join(command).encode())
+    for file in (unit, *sorted(unit.parent.glob("*.h"))):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def group_sources(sources: Sequence[tuple[str, str]], cores: int) -> list[list[tuple[str, str]]]:

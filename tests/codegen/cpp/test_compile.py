@@ -139,6 +139,28 @@ def test_the_switch_chooses_the_compiler(tmp_path):
     assert "-march=x86-64-v3" in log.read_text()
 
 
+def test_what_every_library_has_is_compiled_once(tmp_path):
+    """A process's second library takes it as it is; other flags make it anew."""
+    log = tmp_path / "log"
+    script = tmp_path / "mycxx"
+    script.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {find_compiler()[0]} "$@"\n')
+    script.chmod(0o755)
+
+    def compiled(target):
+        log.unlink(missing_ok=True)
+        with switches.switches(cxx=str(script)):
+            content = compile_library([("k", emit_kernel(copy(), "k", target))], target)
+        assert content[:4] == b"\x7fELF"
+        return {
+            name for name in ("micro.cpp", "driver.cpp", "k.cpp") if f" {name} " in log.read_text()
+        }
+
+    everything = {"micro.cpp", "driver.cpp", "k.cpp"}
+    assert compiled(cpu("x86-64-v2")) == everything
+    assert compiled(cpu("x86-64-v2")) == {"k.cpp"}
+    assert compiled(cpu("x86-64")) == everything
+
+
 def test_a_launcher_may_stand_before_the_compiler(tmp_path):
     log = tmp_path / "log"
     launcher = tmp_path / "my launcher"
