@@ -55,9 +55,9 @@ class Engine:
     ):
         pool_tokens = runner.num_pages * runner.page_size
         # a context that the pool cannot hold could only end in OutOfPages
+        context_len = min(config.context_len, pool_tokens)
         # ends that are no tokens of the model: files say -1 for none, and count padding
         ends = frozenset(t for t in config.eos_token_ids if 0 <= t < runner.vocab_size)
-        context_len = min(config.context_len, pool_tokens)
         self.config = replace(config, context_len=context_len, eos_token_ids=ends)
         self.model_context_len = config.context_len
         self.runner, self.tokenizer, self._clock = runner, tokenizer, clock
