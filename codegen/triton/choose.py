@@ -148,14 +148,19 @@ def _contract(part: Contract, facts: Facts, target: Target) -> tuple[Dim, list[B
     feed = {part.x_dtype, part.w_dtype}
     if not feed <= {bf16, f16} and not feed <= {bf16, f16, f32}:
         # float64 and integers: exact in plain arithmetic, and rare
-        few = [(0, 1, gemv_schedule(part, facts)), (2, None, rows_schedule(part, facts))]
-        return rows, clip(few, facts, rows)
+        one, several = gemv_schedule(part, facts), rows_schedule(part, facts)
+        return rows, clip([(0, 1, one), (2, None, several)], facts, rows)
     prologue = has_prologue(part)
     if f32 in feed or len(feed) > 1:
+        tile = DotSchedule(64, 64, 32, False, prologue, num_warps=4, num_stages=3)
+        few: Schedule = DotSchedule(16, 32, 32, True, prologue, num_warps=4, num_stages=3)
+        most = 32
+        if all(_factor(load.offset, part.k.name) == 1 for w in part.ws for load in loads_of(w)):
+            few, most = rows_schedule(part, facts), 64
         table: list[Bucket] = [
             (0, 1, gemv_schedule(part, facts)),
-            (2, 32, rows_schedule(part, facts)),
-            (33, None, DotSchedule(64, 64, 32, False, prologue, num_warps=4, num_stages=3)),
+            (2, most, few),
+            (most + 1, None, tile),
         ]
     else:
         table = [
@@ -180,16 +185,23 @@ def gemv_schedule(part: Contract, facts: Facts) -> GemvSchedule:
 
 
 def rows_schedule(part: Contract, facts: Facts) -> GemvSchedule:
-    """Eight rows of x a program, on ordinary cores.
+    """A few rows of x, on ordinary cores, where rows of w lie along k.
 
-    They multiply eight rows of float32 in less time than w takes to arrive (on an H200 14 TFLOP/s
-    of its 67), so that nothing is gained by the inexact products of matrix units.
+    They multiply eight rows of float32 in less time than w takes to arrive (on an H200 at 16 of its
+    67 TFLOP/s), so that nothing is gained by the inexact products of matrix units. Up to 64 rows
+    they are as fast as tiles of IEEE products or faster (benchmarks/gpu_rows.py).
     """
-    bn = 2 if facts.hint(part.n.extent) * len(part.ws) < 4096 else 4
-    width = max(part.x_dtype.nbytes, part.w_dtype.nbytes)
-    # one warp: no barriers, and all its threads lie along k; each folds what it loads at once
-    fold = min(max(16 // width, 1), 4)
-    return GemvSchedule(bn, 128, prefetch=4, num_warps=1, rows=8, fold=fold)
+    n, k = facts.hint(part.n.extent) * len(part.ws), facts.hint(part.k.extent)
+    bn = 4 // len(part.ws)
+    # what a thread loads at once, where all threads of a warp lie along k
+    fold = min(max(16 // max(part.x_dtype.nbytes, part.w_dtype.nbytes), 1), 4)
+    if k > 2 * n and k >= 1024:  # few and long: four warps to a row of w
+        return GemvSchedule(bn, 512, prefetch=2, num_warps=4, rows=8, fold=fold)
+    if k > 1024:
+        return GemvSchedule(bn, 128, prefetch=2, num_warps=1, rows=8, fold=fold)
+    bk = min(max(power_of_2(k), 32), 128)
+    bn = bn if n >= 768 else 2  # more programs
+    return GemvSchedule(bn, bk, prefetch=4, num_warps=1, rows=4, fold=min(fold, bk // 32))
 
 
 def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotSchedule:

@@ -59,7 +59,8 @@ class _Emitter:
         tile, first = "tl.program_id(0)", None
         if part.m.extent != 1:
             tiles_m = self.scalars.dim(ceildiv(part.m.extent, rows)).text
-            first = body.name(f"tl.program_id(0) % {tiles_m} * {rows}", prefix="m")
+            first = f"tl.program_id(0) % {tiles_m}"
+            first = body.name(first if rows == 1 else f"{first} * {rows}", prefix="m")
             tile = body.name(f"tl.program_id(0) // {tiles_m}", prefix="tile")
         n = body.name(f"{tile} * {bn} + tl.arange(0, {bn})[:, None]", prefix="n")
         mask = None

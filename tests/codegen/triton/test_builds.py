@@ -50,6 +50,18 @@ def test_contractions_of_every_prologue(target):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
+def test_few_rows_of_float32(target):
+    """Long rows of w, few and many: programs of several warps, and of one that loops."""
+    found = []
+    for n in (128, 600):
+        case = product("norm", n=n, k=1100)
+        (schedule,) = [s for low, _, s in choices(case.kernel, target)[1] if low == 2]
+        found += emit_kernel(case.kernel, "kernel", schedule, target)
+    build(found, target)
+
+
+@pytest.mark.slow
 def test_contractions_of_every_epilogue():
     target = TARGETS["sm_90"]
     found = []

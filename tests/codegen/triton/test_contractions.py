@@ -5,6 +5,7 @@ import pytest
 from tilewright.codegen.triton.choose import choices
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.schedule import DotSchedule, GemvSchedule
+from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f16, f32, f64, i32
@@ -73,13 +74,33 @@ def test_what_matrix_units_do_not_take(runner, dtype):
         check(runner, case, schedule, 1e-12)
 
 
-def test_few_rows_of_float32_read_weights_once():
-    kernel = product("norm", "bias and residual", n=96, k=64).kernel
+@pytest.mark.parametrize(("n", "k"), [(96, 64), (1000, 200), (1000, 1600), (80, 1600)])
+def test_few_rows_of_float32_share_what_is_read_of_weights(n, k):
+    kernel = product("norm", n=n, k=k).kernel
     _, buckets = choices(kernel, TARGET)
-    for m in range(1, 9):
-        (schedule,) = [s for low, high, s in buckets if low <= m <= (high or m)]
-        (launch,) = emit_kernel(kernel, "kernel", schedule, TARGET)
-        assert evaluate(launch.grid[0], {"t": m}) == 96 // schedule.bn
+    ((low, high, schedule),) = [b for b in buckets if b[0] == 2]
+    assert isinstance(schedule, GemvSchedule)
+    assert schedule.rows >= 4
+    (launch,) = emit_kernel(kernel, "kernel", schedule, TARGET)
+    for m in (low, 3, 4, 17, high):
+        tiles = -(-m // schedule.rows) * -(-n // schedule.bn)
+        assert evaluate(launch.grid[0], {"t": m}) == tiles
+
+
+@pytest.mark.parametrize(("n", "k"), [(6, 1100), (600, 1100), (6, 33)])
+def test_few_rows_of_float32(runner, n, k):
+    """Each shape of program: four warps to a row of w, one warp in a loop, and written out."""
+    _, buckets = choices(product(n=n, k=k).kernel, TARGET)
+    check(runner, product("norm", "bias and residual", 5, 6, k), buckets[1][2])
+
+
+def test_few_rows_of_weights_that_lie_across_go_through_tiles():
+    """A program that takes a few rows of w would read a part of each line of memory."""
+    b = Builder()
+    y = b.matmul(b.input("x", (b.dim("t", 0, 512), 64), f32), b.weight("w", (64, 96), f32))
+    _, buckets = choices(samples.make(b, [y], {"t": 3}).kernel, TARGET)
+    kinds = [(low, type(schedule)) for low, _, schedule in buckets]
+    assert kinds == [(0, GemvSchedule), (2, DotSchedule), (33, DotSchedule)]
 
 
 def test_gated_over_nothing(runner):
