@@ -28,57 +28,23 @@ _TORCH = Path(torch.__file__).parent
 Scalar = bool | int | float | Expr
 Handler = Callable[..., Any]
 
-# name of an ATen overload -> how it is imported; filled by the modules of `aten/`
+# name of an ATen overload -> how it is imported; the modules of `aten/` fill this and what follows
 HANDLERS: dict[str, Handler] = {}
-
-# checked while tracing, or about storage only: nothing remains to compute
-ASSERTIONS = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        "_assert_tensor_metadata",
-        "_assert_scalar",
-        "_assert_async",
-        "sym_constrain_range",
-        "sym_constrain_range_for_size",
-    )
-) | {"aten._assert_async.msg"}
-
-# torch lets axis 0 of a number be named, our ops do not: they are given a vector of one element
-OF_NUMBERS = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("softmax.int", "_softmax.default", "log_softmax.int", "_log_softmax.default"),
-        *("logsumexp.default", "argmax.default", "argmin.default", "max.dim", "min.dim"),
-        *("cumsum.default", "flip.default", "transpose.int", "transpose_copy.int"),
-        *("swapaxes.default", "index_select.default", "roll.default"),
-        *(
-            "gather.default",
-            "take_along_dim.default",
-            "var.dim",
-            "var.correction",
-            "std.dim",
-            "std.correction",
-        ),
-    )
-)
-
-# what the operations that torch leaves of these stand for
-_REASONS = dict.fromkeys(
-    ("_add_batch_dim", "_remove_batch_dim"),
-    "torch.vmap; write the axis it maps over into the module",
-)
-
-# given unfit data these fail while they run: their errors name the operation and its source line
-MAY_FAIL = frozenset(
-    ("embedding", "index_select", "gather", "take_along_dim", "index", "_unsafe_index", "take")
-    + ("one_hot", "div", "divide", "floor_divide", "remainder", "fmod")
-)
+OF_NUMBERS: set[str] = set()
+MAY_FAIL: set[str] = set()
 
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Decorator: the function imports these overloads, given the `Call` and ATen's arguments."""
+def handles(
+    *names: str, of_numbers: bool = False, may_fail: bool = False
+) -> Callable[[Handler], Handler]:
+    """Decorator: the function imports these overloads, given the `Call` and ATen's arguments.
+
+    `of_numbers`: torch lets axis 0 of a number be named, our ops do not, so the function is given
+    a vector of one element. `may_fail`: given unfit data the operation fails while it runs, and its
+    error names the operation and its source line.
+    """
 
     def register(handler: Handler) -> Handler:
         for name in names:
@@ -86,9 +52,20 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
             if full in HANDLERS:
                 raise ValueError(f"{full} is in the table twice")
             HANDLERS[full] = handler
+            OF_NUMBERS.update((full,) * of_numbers)
+            MAY_FAIL.update((full,) * may_fail)
         return handler
 
     return register
+
+
+def refuses(reason: str, *functions: str) -> None:
+    """Enter Python functions of torch that are refused; `reason` says what they stand for."""
+
+    def refuse(call: "Call", *_: Any, **__: Any) -> Any:
+        raise Declined(reason)
+
+    HANDLERS.update(dict.fromkeys(functions, refuse))
 
 
 class Declined(Exception):
@@ -257,7 +234,7 @@ class Importer:
             container = env[node.all_input_nodes[0]]
             return _POISON if container is _POISON else container[node.args[1]]
         if name not in HANDLERS:
-            return self._miss(node, name, _REASONS.get(name, ""))
+            return self._miss(node, name, "")
         poisoned = False
 
         def load(n: fx.Node) -> Any:
@@ -294,7 +271,7 @@ class Importer:
         return result
 
     def _loc(self, node: fx.Node, name: str) -> str | None:
-        if not MAY_FAIL.isdisjoint(name.split(".")):
+        if name in MAY_FAIL:
             return f"{name} in {place(node, self.strip)}"
         return location(node, self.strip)
 

@@ -1,7 +1,9 @@
 """Activation functions, kept as one op where we have it, else written out."""
 
+from typing import Any
+
 from ...ir.graph import Value
-from ..importer import Call, Scalar, handles
+from ..importer import Call, Declined, Scalar, handles
 
 
 @handles("silu.default")
@@ -30,19 +32,18 @@ def _hardtanh(call: Call, x: Value, min_val: Scalar = -1.0, max_val: Scalar = 1.
 
 
 def _hard_gate(call: Call, x: Value) -> Value:
-    b = call.b
-    shifted = b.minimum(b.relu(b.add(x, call.value(3))), call.value(6))
-    return b.div(shifted, call.value(6))
+    """Six times the gate: the division comes last, as in torch."""
+    return call.b.minimum(call.b.relu(call.b.add(x, call.value(3))), call.value(6))
 
 
 @handles("hardsigmoid.default")
 def _hardsigmoid(call: Call, x: Value) -> Value:
-    return _hard_gate(call, x)
+    return call.b.div(_hard_gate(call, x), call.value(6))
 
 
 @handles("hardswish.default")
 def _hardswish(call: Call, x: Value) -> Value:
-    return call.b.mul(x, _hard_gate(call, x))
+    return call.b.div(call.b.mul(x, _hard_gate(call, x)), call.value(6))
 
 
 @handles("leaky_relu.default")
@@ -106,6 +107,21 @@ def _glu(call: Call, x: Value, dim: int = -1) -> Value:
     half = call.static(x.shape[axis], "the gated axis") // 2
     first = b.slice(x, axis=axis, start=0, stop=half)
     return b.mul(first, b.sigmoid(b.slice(x, axis=axis, start=half, stop=2 * half)))
+
+
+@handles("rrelu_with_noise_functional.default")
+def _rrelu(
+    call: Call,
+    x: Value,
+    noise: Value,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    train: bool = False,
+    _: Any = None,
+) -> tuple[Value, Value]:
+    if train:
+        raise Declined("random slopes in training mode; call eval() on the module")
+    return _leaky_relu(call, x, (lower + upper) / 2), noise
 
 
 @handles("prelu.default", "_prelu_kernel.default")

@@ -7,25 +7,26 @@ from ...ir.dim import Dim, product
 from ...ir.graph import Value
 from ...ir.op import broadcast_shapes
 from ..importer import Call, Declined, handles
-from .view import permute
+from .pointwise import Operand
+from .view import interleaved, permute, unpermute
 
 
-@handles("embedding.default")
+@handles("embedding.default", may_fail=True)
 def _embedding(call: Call, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
     return call.b.gather(weight, indices, axis=0)
 
 
-@handles("index_select.default")
+@handles("index_select.default", of_numbers=True, may_fail=True)
 def _index_select(call: Call, x: Value, dim: int, index: Value) -> Value:
     return call.b.gather(x, index, axis=dim % x.type.rank)
 
 
-@handles("gather.default")
+@handles("gather.default", of_numbers=True, may_fail=True)
 def _gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     return call.b.gather_elements(x, index, axis=dim % x.type.rank)
 
 
-@handles("take_along_dim.default")
+@handles("take_along_dim.default", of_numbers=True, may_fail=True)
 def _take_along_dim(call: Call, x: Value, index: Value, dim: int | None = None) -> Value:
     if dim is None:
         x, index, dim = (*(call.reshape(v, (v.type.numel,)) for v in (x, index)), 0)
@@ -38,7 +39,7 @@ def _take_along_dim(call: Call, x: Value, index: Value, dim: int | None = None) 
     return call.b.gather_elements(x, index, axis=axis)
 
 
-@handles("index.Tensor", "_unsafe_index.Tensor")
+@handles("index.Tensor", "_unsafe_index.Tensor", may_fail=True)
 def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
     used = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if any(index.dtype in (types.bool_, types.u8) for _, index in used):
@@ -71,17 +72,61 @@ def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
     return call.b.gather(call.reshape(moved, flat_shape), total, axis=before)
 
 
-@handles("flip.default")
+@handles("flip.default", of_numbers=True)
 def _flip(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
     for axis in dims:
-        axis = axis % x.type.rank
-        size = x.shape[axis]
-        backwards = call.b.iota(length=size, start=size - 1, step=-1, dtype=types.i64)
-        x = call.b.gather(x, backwards, axis=axis)
+        x = flipped(call, x, axis % x.type.rank)
     return x
 
 
-@handles("one_hot.default")
+def flipped(call: Call, x: Value, axis: int) -> Value:
+    """X from the end of the axis to its start."""
+    size = x.shape[axis]
+    backwards = call.b.iota(length=size, start=size - 1, step=-1, dtype=types.i64)
+    return call.b.gather(x, backwards, axis=axis)
+
+
+@handles("unfold.default", "unfold_copy.default")
+def _unfold(call: Call, x: Value, dim: int, size: int, step: int) -> Value:
+    if x.type.rank == 0:
+        return call.broadcast(call.reshape(x, (1,)), call.shape)
+    b, axis = call.b, dim % x.type.rank
+    starts = b.iota(length=call.shape[axis], step=step, dtype=types.i64)
+    places = b.add(call.reshape(starts, (call.shape[axis], 1)), b.iota(length=size))
+    rest = [i for i in range(x.type.rank + 1) if i != axis + 1]
+    return permute(call, b.gather(x, places, axis=axis), [*rest, axis + 1])
+
+
+@handles("bucketize.Tensor", "bucketize.Scalar")
+def _bucketize(call: Call, x: Operand, boundaries: Value, **options: Any) -> Value:
+    return _searchsorted(call, boundaries, x, **options)
+
+
+@handles("searchsorted.Tensor", "searchsorted.Scalar")
+def _searchsorted(
+    call: Call,
+    boundaries: Value,
+    x: Operand,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:
+    if sorter is not None:
+        raise Declined("searchsorted with a sorter")
+    b, dtype = call.b, call.common_dtype(boundaries, x)
+    row = call.value(boundaries, dtype)
+    if row.type.rank > 1:
+        row = call.reshape(row, (*row.shape[:-1], 1, row.shape[-1]))
+    x = call.value(x, dtype)
+    x = call.reshape(x, (*x.shape, 1))
+    # how many boundaries do not end the search; written so that NaN is behind all of them
+    stops = b.gt(row, x) if right or side == "right" else b.ge(row, x)
+    return b.sum(call.value(b.not_(stops), call.dtype), axes=(-1,))
+
+
+@handles("one_hot.default", may_fail=True)
 def _one_hot(call: Call, x: Value, num_classes: int = -1) -> Value:
     if num_classes < 0:
         raise Declined("one_hot without num_classes: its size depends on values")
@@ -103,17 +148,37 @@ def _triangle(call: Call, x: Value, diagonal: Dim = 0) -> Value:
 
 @handles("diagonal.default")
 def _diagonal(call: Call, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    axes = [dim1 % x.type.rank, dim2 % x.type.rank]
-    rest = [axis for axis in range(x.type.rank) if axis not in axes]
-    moved = permute(call, x, [*rest, *axes])
-    rows, columns = moved.shape[-2:]
-    length = call.shape[-1]
-    # element i is at row i (or i - offset), i.e. at multiples of columns + 1 when flattened
-    start = offset if offset >= 0 else -offset * columns
-    step = columns + 1
+    flat, start, step, _ = _diagonal_last(call, x, offset, dim1, dim2)
     b = call.b
     places = b.add(
-        b.mul(b.iota(length=length), call.value(step, types.i64)), call.value(start, types.i64)
+        b.mul(b.iota(length=call.shape[-1]), call.value(step, types.i64)),
+        call.value(start, types.i64),
     )
+    return b.gather(flat, places, axis=flat.type.rank - 1)
+
+
+@handles("diagonal_scatter.default")
+def _diagonal_scatter(
+    call: Call, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    flat, start, step, order = _diagonal_last(call, x, offset, dim1, dim2)
+    source = call.value(source, x.dtype)
+    changed = interleaved(call, flat, source, flat.type.rank - 1, start, step)
+    return unpermute(call, call.reshape(changed, tuple(x.shape[axis] for axis in order)), order)
+
+
+def _diagonal_last(
+    call: Call, x: Value, offset: int, dim1: int, dim2: int
+) -> tuple[Value, Dim, Dim, list[int]]:
+    """X with both axes flattened into the last; where in it the diagonal starts, and its step.
+
+    And the order of the axes that it was flattened in.
+    """
+    axes = [dim1 % x.type.rank, dim2 % x.type.rank]
+    order = [axis for axis in range(x.type.rank) if axis not in axes] + axes
+    moved = permute(call, x, order)
+    rows, columns = moved.shape[-2:]
+    # element i is at row i (or i - offset), i.e. at multiples of columns + 1 when flattened
+    start = offset if offset >= 0 else -offset * columns
     flat = call.reshape(moved, (*moved.shape[:-2], rows * columns))
-    return b.gather(flat, places, axis=len(rest))
+    return flat, start, columns + 1, order

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparisons, logic and casts."""
+"""Elementwise arithmetic and casts."""
 
 import math
 from typing import Any
@@ -74,6 +74,7 @@ def _minimum(call: Call, x: Operand, y: Operand) -> Value:
 @handles(
     *overloads("div", kinds="Tensor Scalar Tensor_mode Scalar_mode"),
     *overloads("true_divide", "divide"),
+    may_fail=True,
 )
 def _div(call: Call, x: Operand, y: Operand, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
@@ -101,12 +102,12 @@ def _rounded_down(call: Call, left: Value, right: Value) -> tuple[Value, Value]:
     return is_negative, b.ne(b.mod(left, right), zero)
 
 
-@handles("floor_divide.default", "floor_divide.Scalar")
+@handles("floor_divide.default", "floor_divide.Scalar", may_fail=True)
 def _floor_divide(call: Call, x: Operand, y: Operand) -> Value:
     return binary(call, "floordiv", x, y)
 
 
-@handles(*overloads("remainder", kinds="Tensor Scalar Scalar_Tensor"))
+@handles(*overloads("remainder", kinds="Tensor Scalar Scalar_Tensor"), may_fail=True)
 def _remainder(call: Call, x: Operand, y: Operand) -> Value:
     left, right = call.value(x, call.dtype), call.value(y, call.dtype)
     return _with_sign_of_zero(call, call.b.mod(left, right), left)
@@ -120,7 +121,7 @@ def _with_sign_of_zero(call: Call, rest: Value, dividend: Value) -> Value:
     return b.where(b.eq(rest, zero), b.mul(dividend, zero), rest)
 
 
-@handles(*overloads("fmod"))
+@handles(*overloads("fmod"), may_fail=True)
 def _fmod(call: Call, x: Operand, y: Operand) -> Value:
     b = call.b
     left, right = call.value(x, call.dtype), call.value(y, call.dtype)
@@ -148,8 +149,17 @@ def _pow(call: Call, x: Operand, y: Operand) -> Value:
         if dtype.is_float and y in (0.5, -0.5, -1):
             return {0.5: b.sqrt, -0.5: b.rsqrt, -1: b.reciprocal}[y](base)
     if not dtype.is_float:
-        raise Declined("powers of integers other than squares and cubes")
+        if not isinstance(x, Value) or not isinstance(y, int) or y < 0:
+            raise Declined("powers of integers whose exponent is a tensor or below 0")
+        return _whole_power(call, call.value(x, dtype), y)
     return b.pow(call.value(x, dtype), call.value(y, dtype))
+
+
+def _whole_power(call: Call, base: Value, exponent: int) -> Value:
+    """The product of 1 or more equal factors, by squaring."""
+    half = base if exponent < 4 else _whole_power(call, base, exponent // 2)
+    square = call.b.mul(half, half)
+    return call.b.mul(square, base) if exponent % 2 else square
 
 
 @handles("square.default")
@@ -181,78 +191,6 @@ def _lerp(call: Call, x: Value, y: Value, weight: Operand) -> Value:
     way = b.sub(y, x)
     from_y = b.sub(y, b.mul(way, b.sub(call.value(1), w)))
     return b.where(b.lt(b.abs(w), call.value(0.5)), b.add(x, b.mul(w, way)), from_y)
-
-
-# ---- comparisons and logic -----------------------------------------------------------------
-
-
-def _comparison(op: str) -> Any:
-    def compare(call: Call, x: Operand, y: Operand) -> Value:
-        dtype = call.common_dtype(x, y)
-        return getattr(call.b, op)(call.value(x, dtype), call.value(y, dtype))
-
-    return compare
-
-
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    handles(*overloads(_name))(_comparison(_name))
-
-
-def _as_bool(call: Call, x: Operand) -> Value:
-    """Nonzero, as torch's logical operations read it."""
-    value = call.value(x, None if isinstance(x, Value) else types.bool_)
-    if value.dtype == types.bool_:
-        return value
-    return call.b.ne(value, call.value(0, value.dtype))
-
-
-@handles("logical_and.default")
-def _logical_and(call: Call, x: Value, y: Value) -> Value:
-    return call.b.and_(_as_bool(call, x), _as_bool(call, y))
-
-
-@handles("logical_or.default")
-def _logical_or(call: Call, x: Value, y: Value) -> Value:
-    return call.b.or_(_as_bool(call, x), _as_bool(call, y))
-
-
-@handles("logical_xor.default")
-def _logical_xor(call: Call, x: Value, y: Value) -> Value:
-    return call.b.xor(_as_bool(call, x), _as_bool(call, y))
-
-
-@handles("logical_not.default")
-def _logical_not(call: Call, x: Value) -> Value:
-    return call.b.not_(_as_bool(call, x))
-
-
-def _bitwise(op: str) -> Any:
-    def combine(call: Call, x: Operand, y: Operand) -> Value:
-        return getattr(call.b, op)(call.value(x, call.dtype), call.value(y, call.dtype))
-
-    return combine
-
-
-for _name in ("and", "or", "xor"):
-    _handler = _bitwise("xor" if _name == "xor" else f"{_name}_")
-    handles(*overloads(f"bitwise_{_name}", f"__{_name}__"))(_handler)
-
-
-@handles("bitwise_not.default")
-def _bitwise_not(call: Call, x: Value) -> Value:
-    return call.b.not_(x)
-
-
-@handles(*overloads("where", kinds="self ScalarSelf ScalarOther Scalar"))
-def _where(call: Call, condition: Value, x: Operand, y: Operand) -> Value:
-    return call.b.where(
-        _as_bool(call, condition), call.value(x, call.dtype), call.value(y, call.dtype)
-    )
-
-
-@handles(*overloads("masked_fill"))
-def _masked_fill(call: Call, x: Value, mask: Value, value: Operand) -> Value:
-    return call.b.where(mask, call.value(value, call.dtype), x)
 
 
 # ---- one operand ---------------------------------------------------------------------------
@@ -311,6 +249,36 @@ def _isinf(call: Call, x: Value) -> Value:
     if not x.dtype.is_float:
         return call.b.full(value=False, shape=x.shape, dtype=types.bool_)
     return call.b.eq(call.b.abs(x), call.value(math.inf, x.dtype))
+
+
+def _present(op: str) -> Any:
+    """Fmax and fmin: the other one where one is NaN."""
+
+    def extremum(call: Call, x: Value, y: Value) -> Value:
+        b = call.b
+        x, y = call.value(x, call.dtype), call.value(y, call.dtype)
+        both = getattr(b, op)(x, y)
+        if not call.dtype.is_float:
+            return both
+        return b.where(b.isnan(x), y, b.where(b.isnan(y), x, both))
+
+    return extremum
+
+
+handles("fmax.default")(_present("maximum"))
+handles("fmin.default")(_present("minimum"))
+
+
+@handles("round.decimals")
+def _round_decimals(call: Call, x: Value, *, decimals: int) -> Value:
+    if not x.dtype.is_float:
+        return x
+    # the number before the rounding is one of the dtype, as in torch: narrow floats are rounded
+    b, wide = call.b, types.f64 if x.dtype == types.f64 else types.f32
+    there, back = (b.mul, b.div) if decimals >= 0 else (b.div, b.mul)
+    power = call.value(call.value(10.0 ** abs(decimals), x.dtype), wide)
+    scaled = b.cast(there(call.value(x, wide), power), dtype=x.dtype)
+    return call.value(back(call.value(b.round(scaled), wide), power), x.dtype)
 
 
 @handles("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")

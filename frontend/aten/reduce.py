@@ -1,15 +1,17 @@
 """Reductions, softmax over an axis, and running sums."""
 
+import math
 from typing import Any
 
 from ...ir import types
-from ...ir.dim import Dim, product
+from ...ir.dim import Dim, Expr, product
 from ...ir.graph import Value
 from ...ir.types import DType
 from ..dtypes import from_torch
-from ..importer import Call, Declined, Scalar, handles
+from ..importer import Call, Scalar, handles
 
 Axes = int | tuple[int, ...] | None
+INF = math.inf
 
 
 def axes_of(x: Value, dim: Axes) -> tuple[int, ...]:
@@ -61,12 +63,12 @@ def _extremum(call: Call, op: str, x: Value, dim: Axes, keepdim: bool) -> Value:
     return fold(call, op, x, dim, keepdim)
 
 
-@handles("max.dim")
+@handles("max.dim", of_numbers=True)
 def _max_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     return _extremum(call, "max", x, dim, keepdim), call.b.argmax(x, axis=dim, keepdims=keepdim)
 
 
-@handles("min.dim")
+@handles("min.dim", of_numbers=True)
 def _min_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     return _extremum(call, "min", x, dim, keepdim), call.b.argmin(x, axis=dim, keepdims=keepdim)
 
@@ -81,8 +83,8 @@ def _arg(op: str) -> Any:
     return locate
 
 
-handles("argmax.default")(_arg("argmax"))
-handles("argmin.default")(_arg("argmin"))
+handles("argmax.default", of_numbers=True)(_arg("argmax"))
+handles("argmin.default", of_numbers=True)(_arg("argmin"))
 
 
 def _quantifier(op: str) -> Any:
@@ -98,12 +100,12 @@ for _name in ("any", "all"):
     handles(f"{_name}.default", f"{_name}.dim", f"{_name}.dims")(_quantifier(_name))
 
 
-@handles("cumsum.default")
+@handles("cumsum.default", of_numbers=True)
 def _cumsum(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
     return call.b.cumsum(call.value(x, call.dtype), axis=dim)
 
 
-@handles("softmax.int", "_softmax.default")
+@handles("softmax.int", "_softmax.default", of_numbers=True)
 def _softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
     return call.b.softmax(call.value(x, call.dtype), axis=dim)
 
@@ -117,14 +119,14 @@ def _safe_softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
     return b.where(hidden, call.value(0), b.softmax(x, axis=dim))
 
 
-@handles("log_softmax.int", "_log_softmax.default")
+@handles("log_softmax.int", "_log_softmax.default", of_numbers=True)
 def _log_softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
     b, x = call.b, call.value(x, call.dtype)
     shifted = b.sub(x, b.max(x, axes=(dim,), keepdims=True))
     return b.sub(shifted, b.log(b.sum(b.exp(shifted), axes=(dim,), keepdims=True)))
 
 
-@handles("logsumexp.default")
+@handles("logsumexp.default", of_numbers=True)
 def _logsumexp(call: Call, x: Value, dim: Axes, keepdim: bool = False) -> Value:
     b, x, axes = call.b, call.value(x, call.dtype), axes_of(x, dim)
     top = b.max(x, axes=axes, keepdims=True)
@@ -151,13 +153,11 @@ def variance(call: Call, x: Value, dim: Axes, correction: Scalar, keepdim: bool)
 
 
 def _degrees(call: Call, count: Dim, correction: Scalar, dtype: DType) -> Value:
-    if not isinstance(correction, int):
-        raise Declined(f"a correction of {correction} in a variance")
-    least = count - correction
-    if isinstance(least, int):
-        return call.value(max(least, 0), dtype)
-    # torch divides by max(n - correction, 0)
-    return call.b.maximum(call.value(least, dtype), call.value(0, dtype))
+    """max(n - correction, 0), as torch has it, unrounded whatever the dtype."""
+    if isinstance(count, int) and not isinstance(correction, Expr):
+        return call.parameter(max(count - correction, 0), dtype)
+    least = call.b.sub(call.value(count, dtype), call.parameter(correction, dtype))
+    return call.b.maximum(least, call.value(0, dtype))
 
 
 def _correction(unbiased: bool | None, correction: Scalar | None) -> Scalar:
@@ -166,45 +166,45 @@ def _correction(unbiased: bool | None, correction: Scalar | None) -> Scalar:
     return 1 if unbiased is None else int(unbiased)
 
 
-@handles("var.correction")
+@handles("var.correction", of_numbers=True)
 def _var(
     call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
 ) -> Value:
     return variance(call, x, dim, _correction(None, correction), keepdim)
 
 
-@handles("std.correction")
+@handles("std.correction", of_numbers=True)
 def _std(
     call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
 ) -> Value:
     return call.b.sqrt(_var(call, x, dim, correction, keepdim))
 
 
-@handles("var.dim")
+@handles("var.dim", of_numbers=True)
 def _var_dim(
     call: Call, x: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
 ) -> Value:
     return variance(call, x, dim, int(unbiased), keepdim)
 
 
-@handles("std.dim")
+@handles("std.dim", of_numbers=True)
 def _std_dim(
     call: Call, x: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
 ) -> Value:
     return call.b.sqrt(variance(call, x, dim, int(unbiased), keepdim))
 
 
-@handles("var.default")
+@handles("var.default", of_numbers=True)
 def _var_default(call: Call, x: Value, unbiased: bool = True) -> Value:
     return variance(call, x, None, int(unbiased), False)
 
 
-@handles("std.default")
+@handles("std.default", of_numbers=True)
 def _std_default(call: Call, x: Value, unbiased: bool = True) -> Value:
     return call.b.sqrt(variance(call, x, None, int(unbiased), False))
 
 
-@handles("var_mean.correction")
+@handles("var_mean.correction", of_numbers=True)
 def _var_mean(
     call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
@@ -229,6 +229,23 @@ def _norm(
         return b.sqrt(fold(call, "sum", b.mul(x, x), dim, keepdim))
     if ord == 1:
         return fold(call, "sum", b.abs(x), dim, keepdim)
-    if ord == float("inf"):
-        return fold(call, "max", b.abs(x), dim, keepdim)
-    raise Declined(f"a norm of order {ord}")
+    size = b.abs(x)
+    if ord in (INF, -INF):
+        return fold(call, "max" if ord == INF else "min", size, dim, keepdim)
+    if ord == 0:
+        return fold(call, "sum", call.value(b.ne(x, call.value(0, x.dtype)), x.dtype), dim, keepdim)
+    total = fold(call, "sum", b.pow(size, call.parameter(ord, x.dtype)), dim, keepdim)
+    return b.pow(total, call.parameter(1 / ord, x.dtype))
+
+
+@handles("dist.default")
+def _dist(call: Call, x: Value, y: Value, p: Scalar = 2) -> Value:
+    return _norm(call, call.b.sub(x, y), p)
+
+
+@handles("_cdist_forward.default")
+def _cdist(call: Call, x: Value, y: Value, p: float, _mode: int | None) -> Value:
+    # the norm of every row of x less every row of y
+    left = call.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
+    right = call.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
+    return _norm(call, call.b.sub(left, right), p, dim=-1)

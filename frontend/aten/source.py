@@ -65,13 +65,16 @@ def _arange(call: Call, *bounds: Scalar, **__: Any) -> Value:
     # arange(end), arange(start, end), arange(start, end, step)
     start, step = (0 if len(bounds) == 1 else bounds[0]), (bounds[2] if len(bounds) > 2 else 1)
     length, dtype, b = call.shape[0], call.dtype, call.b
+    if dtype.is_integer:
+        start, step = (int(x) if isinstance(x, float) else x for x in (start, step))
     if isinstance(start, int | Expr) and isinstance(step, int):
         return b.iota(length=length, start=start, step=step, dtype=dtype)
     if isinstance(step, Expr):
         raise Declined(f"arange in steps of {step}")
-    # fractional bounds: count, then scale
-    count = b.iota(length=length, dtype=dtype)
-    return b.add(b.mul(count, call.parameter(step)), call.parameter(start))
+    # fractional bounds: count, then scale, in float64 as torch does
+    count = b.iota(length=length, dtype=types.f64)
+    scaled = b.mul(count, call.parameter(step, types.f64))
+    return b.cast(b.add(scaled, call.parameter(start, types.f64)), dtype=dtype)
 
 
 @handles("linspace.default")
@@ -79,14 +82,25 @@ def _linspace(call: Call, start: Scalar, end: Scalar, steps: Dim, **__: Any) -> 
     count = call.static(call.shape[0], "the number of steps")
     if isinstance(start, Expr) or isinstance(end, Expr):
         raise Declined("linspace between sizes")
-    step = (end - start) / (count - 1) if count > 1 else 0
-    # from the nearer end, as torch does, so that both ends are met exactly
-    b, step = call.b, call.parameter(step)
-    place = b.iota(length=count, dtype=call.dtype)
-    back = b.iota(length=count, start=count - 1, step=-1, dtype=call.dtype)
-    first = b.add(b.mul(place, step), call.parameter(start))
-    second = b.sub(call.parameter(end), b.mul(back, step))
-    return b.where(b.lt(b.iota(length=count), call.value(count // 2, types.i64)), first, second)
+    # torch takes the ends in the result's dtype, and the step too unless that is an integer
+    b, dtype = call.b, call.dtype
+    start, end = dtype.element(start), dtype.element(end)
+    if count == 1:
+        return _filled(call, start)
+    step = (float(end) - float(start)) / (count - 1)
+    step = float(dtype.element(step)) if dtype.is_float else step
+
+    def way(first: int, direction: int) -> Value:
+        steps = b.iota(length=count, start=first, step=direction, dtype=types.f64)
+        product = b.mul(steps, call.parameter(step, types.f64))
+        is_narrow = dtype.is_float and dtype.bits < 32  # a narrow product is rounded before the sum
+        return call.value(call.value(product, dtype), types.f64) if is_narrow else product
+
+    # from the nearer end, so that both ends are met exactly
+    start, end = (call.parameter(float(x), types.f64) for x in (start, end))
+    is_near = b.lt(b.iota(length=count), call.value(count // 2, types.i64))
+    exact = b.where(is_near, b.add(start, way(0, 1)), b.sub(end, way(count - 1, -1)))
+    return call.value(exact, dtype)
 
 
 @handles("eye.default", "eye.m")

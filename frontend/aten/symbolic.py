@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...ir import types
 from ...ir.dim import Expr
 from ...ir.graph import Value
-from ..importer import HANDLERS, Call, Handler, Scalar
+from ..importer import HANDLERS, Call, Handler, Scalar, refuses
 
 Number = Value | Scalar
 
@@ -49,3 +49,8 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "_sym_sin": _unary("sin"),
 }
 HANDLERS.update(_FUNCTIONS)
+
+refuses(
+    "torch.vmap; write the axis it maps over into the module",
+    *("_add_batch_dim", "_remove_batch_dim"),
+)

@@ -36,7 +36,7 @@ def _squeeze(call: Call, x: Value, dim: int | tuple[int, ...] | None = None) -> 
     return call.reshape(x, call.shape)
 
 
-@handles("transpose.int", "swapaxes.default", "transpose_copy.int")
+@handles("transpose.int", "swapaxes.default", "transpose_copy.int", of_numbers=True)
 def _transpose(call: Call, x: Value, dim0: int, dim1: int) -> Value:
     perm = list(range(x.type.rank))
     perm[dim0], perm[dim1] = perm[dim1], perm[dim0]
@@ -52,6 +52,11 @@ def permute(call: Call, x: Value, perm: list[int]) -> Value:
 @handles("permute.default", "permute_copy.default")
 def _permute(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
     return permute(call, x, list(dims))
+
+
+def unpermute(call: Call, x: Value, perm: list[int]) -> Value:
+    """The inverse of `permute`."""
+    return permute(call, x, sorted(range(len(perm)), key=perm.__getitem__))
 
 
 @handles("t.default", "numpy_T.default", "mT.default", "adjoint.default")
@@ -248,38 +253,7 @@ def _repeat_interleave(
     return call.reshape(call.broadcast(spread, (*before, repeats, *after)), call.shape)
 
 
-@handles("constant_pad_nd.default", "pad.default")
-def _pad(
-    call: Call,
-    x: Value,
-    pad: tuple[Dim, ...],
-    *rest: Any,
-    value: Any = None,
-    mode: str = "constant",
-) -> Value:
-    # constant_pad_nd(x, pad, value=0); pad(x, pad, mode="constant", value=None)
-    for extra in rest:
-        mode, value = (extra, value) if isinstance(extra, str) else (mode, extra)
-    if mode != "constant":
-        raise Declined(f"padding of mode {mode!r}")
-    fill = 0 if value is None else value
-    fill = float(fill) if x.dtype.is_float else fill
-    for position in range(len(pad) // 2):
-        axis = x.type.rank - 1 - position
-        before, after = pad[2 * position], pad[2 * position + 1]
-        start, stop = 0, x.shape[axis]
-        # negative padding cuts
-        if isinstance(before, int) and before < 0:
-            start, before = -before, 0
-        if isinstance(after, int) and after < 0:
-            stop, after = stop + after, 0
-        x = part(call, x, axis, start, stop)
-        if before != 0 or after != 0:
-            x = call.b.pad(x, axis=axis, before=before, after=after, value=fill)
-    return x
-
-
-@handles("roll.default")
+@handles("roll.default", of_numbers=True)
 def _roll(call: Call, x: Value, shifts: Any, dims: Any = ()) -> Value:
     shifts = shifts if isinstance(shifts, tuple) else (shifts,)
     dims = dims if isinstance(dims, tuple) else (dims,)
@@ -312,12 +286,27 @@ def _slice_scatter(
     end: Dim | None = None,
     step: int = 1,
 ) -> Value:
-    if step != 1:
-        raise Declined(f"slice_scatter in steps of {step}")
     axis = dim % x.type.rank
     size = x.shape[axis]
     first, last = bound(call, start, size, 0), bound(call, end, size, size)
+    if step != 1:
+        return interleaved(call, x, source, axis, first, step)
     return spliced(call, x, source, axis, first, last)
+
+
+def interleaved(call: Call, x: Value, source: Value, axis: int, first: Dim, step: Dim) -> Value:
+    """X with first, first + step, ... along axis replaced, as many as the source is long."""
+    b, size, count = call.b, x.shape[axis], source.shape[axis]
+    # whole strides, the last of which may reach past the end
+    wide = b.pad(x, axis=axis, before=0, after=step - 1, value=0)
+    stop = first + count * step
+    strides = call.reshape(
+        part(call, wide, axis, first, stop), (*x.shape[:axis], count, step, *x.shape[axis + 1 :])
+    )
+    column = call.reshape(source, (*source.shape[: axis + 1], 1, *source.shape[axis + 1 :]))
+    changed = spliced(call, strides, column, axis + 1, 0, 1)
+    flat = call.reshape(changed, (*x.shape[:axis], count * step, *x.shape[axis + 1 :]))
+    return part(call, spliced(call, wide, flat, axis, first, stop), axis, 0, size)
 
 
 @handles("select_scatter.default")

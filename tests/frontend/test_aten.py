@@ -123,7 +123,32 @@ CASES = {
         "x",
     ),
     "variance_symbolic": (lambda x: x.var(0, correction=0), "x"),
+    "variance_corrected": (
+        lambda x, row: (x.std(1, correction=2), x.std(1, correction=0.5), torch.std_mean(row)),
+        "x row",
+    ),
+    "variance_of_a_number": (
+        lambda row: (row[0].std(unbiased=False), row[1].var(unbiased=False)),
+        "row",
+    ),
     "norms": (lambda x: (x.norm(dim=1), torch.linalg.vector_norm(x, 1, dim=0)), "x"),
+    "norms_of_any_order": (
+        lambda x, y: (
+            [x.norm(p, dim=1) for p in (0, 0.5, 3, -1, -2.5, float("inf"), -float("inf"))],
+            (F.normalize(x, p=3, dim=0), torch.dist(x, y, 4), F.pairwise_distance(x, y, p=1)),
+            [torch.cdist(x, y, p) for p in (0.0, 1.0, 2.0, 3.5, float("inf"))],
+        ),
+        "x x",
+    ),
+    "searches": (
+        lambda x, i: (
+            torch.bucketize(x, torch.tensor([-1.0, 0, 0, 2]).double()),
+            torch.bucketize(i, torch.tensor([0, 1, 3]), right=True),
+            torch.searchsorted(torch.tensor([1, 2, 2, 3]), i, side="right", out_int32=True),
+            torch.searchsorted(torch.cumsum(x * x, 1), x),
+        ),
+        "x i",
+    ),
     # views
     "views": (
         lambda x: (
@@ -161,9 +186,26 @@ CASES = {
         lambda x: (F.pad(x, (1, 2)), F.pad(x, (0, 0, 2, 1), value=3.0), F.pad(x, (-1, 1))),
         "x",
     ),
+    "pad_mirrored": (
+        lambda x: [
+            F.pad(x[:, None], pad, mode=mode)
+            for mode in ("reflect", "replicate", "circular")
+            for pad in ((2, 3), (0, 1), (4, -2), (-1, 2), (-1, -1))
+        ],
+        "x",
+    ),
+    "pad_two_axes": (
+        lambda x: [F.pad(x, (1, 3, 2, 0), mode=m) for m in ("reflect", "replicate", "circular")],
+        "x3",
+    ),
+    "windows": (lambda x: (x.unfold(1, 3, 1), x.unfold(1, 2, 3), x.unfold(1, 6, 1)), "x"),
     "roll": (lambda x: (x.roll(1, 1), x.roll(-2, 1), torch.roll(x, (1, 2), (1, 1))), "x"),
     "flip": (lambda x: (x.flip(1), x.flip((0, 1))), "x"),
     "triangles": (lambda x: (x[:, :4].tril(), x.triu(1), x.tril(-1)), "x"),
+    "shifts": (lambda i: (i << 3, i >> 1, 1 << i, torch.bitwise_right_shift(-i, i)), "i"),
+    "int_powers": (lambda i: (i**4, i**7, i**0, (i**2).int() ** 13), "i"),
+    "present_extrema": (lambda x, y: (torch.fmax(x / 0, y), torch.fmin(x, 0 * y / 0)), "x x"),
+    "decimals": (lambda x: (x.round(decimals=2), (x * 50).round(decimals=-1)), "x"),
     "diagonal": (lambda x: (x[:, :4, :4].diagonal(0, 1, 2), x.diagonal(1, 1, 2)), "x3"),
     "dropout": (lambda x: F.dropout(x, 0.5, False).contiguous().clone(), "x"),
     # indices
@@ -244,6 +286,14 @@ CASES = {
         lambda x: F.batch_norm(x, torch.zeros(6).double(), torch.ones(6).double()),
         "x",
     ),
+    "batch_norm_of_the_batch": (
+        lambda x: (
+            F.batch_norm(x, None, None, torch.ones(4).double(), training=True),
+            F.instance_norm(x, eps=0.1),
+        ),
+        "x3",
+    ),
+    "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3), "x"),
     # in place, on views
     "in_place": (
         lambda x: (x.clone().add_(1).mul_(2), x.clone().clamp_(0), x.clone().zero_()),
@@ -262,7 +312,19 @@ def write_view(x):
     return y, row, flat
 
 
+def write_strides(x):
+    y, spread = x.clone(), x.new_zeros(x.shape[0], 4, 12)
+    y[:, 1::2] = 3
+    y[..., ::4] += 1
+    spread[..., ::2], spread[..., 1::2] = x, -x
+    y[..., :4].diagonal(0, 1, 2).mul_(2)
+    y.diagonal(1, 1, 2)[:, :2] = 5
+    y[3::5] *= 2
+    return y, spread
+
+
 CASES["in_place_views"] = (write_view, "x")
+CASES["in_place_strides"] = (write_strides, "x3")
 
 
 def dynamic(args):

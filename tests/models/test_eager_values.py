@@ -21,6 +21,7 @@ FLOATS = torch.tensor([0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 7.0, -7.75, 1e30, -1e30,
 WHOLE = torch.tensor([LOW, LOW + 1, -9, -1, 0, 1, 8, TOP - 1, TOP])
 DTYPES = (*NARROW, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16)
 DTYPES = (*DTYPES, torch.int8, torch.uint8, torch.bool)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def test_quotients_and_remainders_of_floats():
@@ -93,6 +94,34 @@ def test_the_first_of_equal_numbers_is_kept():
         return [*results, x.clamp(torch.tensor(0.0), torch.tensor(-0.0)), F.relu6(x)]
 
     check(function, torch.cat([FLOATS, torch.tensor([0.0, -0.0] * 20)]))
+
+
+def test_what_torch_computes_in_other_steps():
+    def function(x, here):
+        ranges = [torch.arange(0, 1.2, 0.1), torch.arange(0.3, 5, dtype=torch.float16)]
+        ranges += [torch.arange(0.5, 7.5, 1.5, dtype=torch.int32), torch.arange(7.0).long()]
+        ranges += [torch.linspace(2.5, -3, n) for n in (1, 2, 7)]
+        ranges += [torch.linspace(-3, 8.5, n, dtype=torch.int64) for n in (1, 4, 9)]
+        ranges += [torch.linspace(0, 1, 50, dtype=torch.float16)]
+        decimals = [x.round(decimals=n) for n in (2, 0, -1)] + [x.half().round(decimals=1)]
+        big = [F.hardswish(here), F.hardsigmoid(here), torch.fmax(x, here), torch.fmin(here, x)]
+        return [*ranges, *decimals, *big]
+
+    x = torch.randn(len(FLOATS)) * 30
+    check(function, x, torch.cat([FLOATS[:-1], torch.tensor([3.4e38])]))
+
+
+def test_integers_are_shifted_and_raised():
+    def function(by, *xs):
+        results = []
+        for x in xs:
+            results += [x << 3, x >> 2, x << 63, x >> 63, x >> 7, x**5, x**0, x**12]
+            results += [x[:, None] << by.to(x.dtype), x[:, None] >> by.to(x.dtype), 3 << x]
+        return results
+
+    by = torch.tensor([0, 1, 2, 5, 7, 8, 15, 31, 40, 62, 63, 64, 100, -1])
+    values = torch.tensor([LOW, -77, -1, 0, 1, 6, 100, TOP])
+    check(function, by, *(values.to(d) for d in INTEGERS))
 
 
 def test_integers_wrap_as_numbers_do():
