@@ -7,14 +7,22 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..ir.dim import evaluate as evaluate_dim
-from ..ir.errors import PassError, VerifyError
+from ..ir.errors import (
+    DivisionByZero,
+    IndexOutOfRange,
+    PassError,
+    TilewrightError,
+    VerifyError,
+)
 from ..ir.evaluate import evaluate
 from ..ir.graph import Graph, Value
-from .random_inputs import bindings, random_arguments, random_weights
+from .random_inputs import WHOLE, bindings, random_arguments, random_weights
 
 TOLERANCE = 1e-9  # float64 throughout; rewrites reassociate sums, nothing more
 MAX_RANK = 64  # of a NumPy array
 SCALES = (1.0, 1e-3)  # small inputs show a lost epsilon
+# what integers are drawn from, until none is unfit: a divisor of 0, an index outside its axis
+WHOLE_NUMBERS = (WHOLE, range(1, 2), range(1))
 
 
 class Differential:
@@ -28,9 +36,18 @@ class Differential:
         """Take `graph` as what later ones are compared with."""
         binding = bindings(graph)[1]
         _require_runnable(graph, binding)
-        self.runs = [random_arguments(graph, binding, scale, self.seed) for scale in SCALES]
-        self.weights = random_weights(graph, self.seed)
-        self.expected = [run(graph, inputs, self.weights) for inputs in self.runs]
+        fault: TilewrightError | None = None
+        for whole in WHOLE_NUMBERS:
+            self.runs = [
+                random_arguments(graph, binding, scale, self.seed, whole) for scale in SCALES
+            ]
+            self.weights = random_weights(graph, self.seed, whole=whole)
+            try:
+                self.expected = [run(graph, inputs, self.weights) for inputs in self.runs]
+                return
+            except (IndexOutOfRange, DivisionByZero) as error:
+                fault = error
+        raise _not_runnable(f"random integers are unfit data for it\n{fault}", "")
 
     def compare(
         self, graph: Graph, name: str, keeps_signature: bool, prepare: Graph | None
@@ -74,11 +91,11 @@ def _require_runnable(graph: Graph, binding: Mapping[str, int]) -> None:
         raise _not_runnable(f"its values need {needed:,} bytes, and {allowed:,} may be used")
 
 
-def _not_runnable(facts: str) -> PassError:
+def _not_runnable(facts: str, smaller: str = ", or make its sizes smaller") -> PassError:
     return PassError(
         "the reference cannot run the graph, so numbers cannot be compared",
         facts=facts,
-        fix="check with 1, which verifies and does not run it, or make its sizes smaller",
+        fix=f"check with 1, which verifies and does not run it{smaller}",
     )
 
 

@@ -19,6 +19,8 @@ from ..ir.layout import (
     TOP_P,
 )
 
+# what integers are drawn from: as indices, 0 and 1 are in range in nearly every graph
+WHOLE = range(2)
 LARGEST = 7  # an odd size for every symbol without an upper bound
 
 
@@ -36,19 +38,22 @@ def bindings(graph: Graph) -> list[dict[str, int]]:
     return [_with_room(graph, b) for b in found] if is_paged(graph) else found
 
 
-def random_weights(graph: Graph, seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
-    """Standard-normal weights (small integers for integer ones)."""
+def random_weights(
+    graph: Graph, seed: int, scale: float = 1.0, whole: range = WHOLE
+) -> dict[str, np.ndarray]:
+    """Standard-normal weights (those of `whole` for integer ones)."""
     rng = np.random.default_rng(seed)
-    return {v.name or "": random_array(rng, v, {}, scale) for v in graph.weights}
+    return {v.name or "": random_array(rng, v, {}, scale, whole) for v in graph.weights}
 
 
 def random_arguments(
-    graph: Graph, binding: Mapping[str, int], scale: float, seed: int
+    graph: Graph, binding: Mapping[str, int], scale: float, seed: int, whole: range = WHOLE
 ) -> dict[str, np.ndarray]:
-    """Inputs and states. The metadata of a paged program's batch is made consistent."""
+    """Inputs and states, integers from `whole`; a paged program's metadata is made consistent."""
     rng = np.random.default_rng(seed + 1)
     arrays = {
-        v.name or "": random_array(rng, v, binding, scale) for v in (*graph.inputs, *graph.states)
+        v.name or "": random_array(rng, v, binding, scale, whole)
+        for v in (*graph.inputs, *graph.states)
     }
     if is_paged(graph):
         arrays.update(random_batch(rng, graph, binding))
@@ -56,14 +61,17 @@ def random_arguments(
 
 
 def random_array(
-    rng: np.random.Generator, value: Value, binding: Mapping[str, int], scale: float
+    rng: np.random.Generator,
+    value: Value,
+    binding: Mapping[str, int],
+    scale: float,
+    whole: range,
 ) -> np.ndarray:
     """An array of the value's type."""
     shape = [evaluate_dim(d, binding) for d in value.shape]
     if value.dtype.is_float:
         return (rng.standard_normal(shape) * scale).astype(value.dtype.numpy)
-    # indices of a table of any size: 0 and 1 are in range in nearly every graph
-    return rng.integers(0, 2, shape).astype(value.dtype.numpy)
+    return rng.integers(whole.start, whole.stop, shape).astype(value.dtype.numpy)
 
 
 # ---- batches of paged programs -------------------------------------------------------------

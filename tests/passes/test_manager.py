@@ -11,7 +11,7 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.errors import ParseError, PassError, VerifyError
 from tilewright.ir.graph import Node
 from tilewright.ir.parse import parse_graph
-from tilewright.ir.types import bf16, f16
+from tilewright.ir.types import bf16, f16, i64
 from tilewright.passes.differential import Differential
 from tilewright.passes.manager import Pass
 from tilewright.passes.rewrite import replace_nodes
@@ -167,6 +167,26 @@ def test_the_differential_check_sees_a_lost_epsilon():
     broken = replace_nodes(graph, without_epsilon)
     with pytest.raises(VerifyError, match="no-eps changed the numbers"):
         differential.compare(broken, "no-eps", True, None)
+
+
+def divide_and_read(b, x):
+    divided = b.floordiv(x, b.input("y", (5,), i64))
+    read = b.gather(b.input("table", (1,)), x, axis=0)
+    return [divided, read]
+
+
+def test_the_differential_check_draws_integers_that_are_fit():
+    b = Builder()
+    passes.run(b.graph(divide_and_read(b, b.constant(0, i64))), "canonicalize", check=2)
+    b = Builder()
+    graph = b.graph([b.gather(b.input("table", (1,)), b.input("x", (5,), i64), axis=0)])
+    passes.run(graph, "canonicalize", check=2)
+    b = Builder()
+    both = b.graph(divide_and_read(b, b.input("y2", (5,), i64)))
+    with pytest.raises(
+        PassError, match=r"cannot run the graph(.|\n)*unfit data(.|\n)*check with 1"
+    ):
+        passes.run(both, "canonicalize", check=2)
 
 
 def test_the_report_counts_and_explains():
