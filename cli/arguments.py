@@ -17,11 +17,15 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 def check_tensors(arguments: Mapping[str, Any]) -> None:
     """ShapeError or DeviceError for the first tensor that has no memory of its own to read."""
     for path, leaf in pytree.tree_flatten_with_path(dict(arguments))[0]:
-        if isinstance(leaf, torch.Tensor):
-            problem = _problem(leaf)
-            if problem is not None:
-                kind = DeviceError if leaf.is_meta else ShapeError
-                raise kind(f"{_name(path)} is {problem[0]}", fix=problem[1])
+        problem = _problem(leaf) if isinstance(leaf, torch.Tensor) else None
+        if problem is not None:
+            kind = DeviceError if leaf.is_meta else ShapeError
+            raise kind(f"{_name(path)} is {problem[0]}", fix=problem[1])
+
+
+def is_plain(leaf: Any) -> bool:
+    """Whether `check_tensors` finds nothing wrong with this one."""
+    return not isinstance(leaf, torch.Tensor) or _problem(leaf) is None
 
 
 def _problem(x: torch.Tensor) -> tuple[str, str] | None:

@@ -35,6 +35,7 @@ from .arguments import (
     check_tensors,
     described,
     example,
+    is_plain,
     plain,
     shapes_of,
     write_back,
@@ -82,7 +83,6 @@ class CompiledModule:
             self._device = open_device(self.target)
         check_modes()
         arguments = self._bind(args, kwargs)
-        check_tensors(arguments.arguments)
         args, kwargs = arguments.args, arguments.kwargs
         made = 0
         while True:
@@ -94,10 +94,13 @@ class CompiledModule:
                 except ShapeError as error:  # another structure, or another constant
                     failure = error
                     continue
+                if not all(map(is_plain, inputs.values())):
+                    break
                 try:
                     return self._run(variant, inputs)
                 except DimError as error:
                     failure = error
+            check_tensors(arguments.arguments)
             with self._lock:
                 if self.variants != variants:
                     continue  # another thread has made one

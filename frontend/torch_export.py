@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,10 @@ class Signature:
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as a mapping from input names; `ShapeError` if their structure differs."""
-        reordered = self._like_traced(kwargs)
-        leaves, spec = pytree.tree_flatten((tuple(args), reordered))
-        if spec != self.in_spec:
+        leaves, spec = args, self.in_spec
+        if not self._is_flat(args, kwargs):
+            leaves, spec = pytree.tree_flatten((tuple(args), self._like_traced(kwargs)))
+        if spec is not self.in_spec and spec != self.in_spec:
             raise ShapeError(
                 "the arguments are not built like those it was compiled for",
                 facts=f"compiled for {_shown(self.in_spec)}\ngot {_shown(spec)}",
@@ -69,6 +70,18 @@ class Signature:
                     fix="compile again for the new value, or pass it as a tensor",
                 )
         return inputs
+
+    @cached_property
+    def _num_flat(self) -> int | None:
+        """How many arguments there are when each is a leaf, given by position; else None."""
+        positional, keywords = self.in_spec.children()
+        is_flat = all(child.is_leaf() for child in positional.children())
+        return positional.num_children if is_flat and not keywords.num_children else None
+
+    def _is_flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the arguments are the leaves as they are: the usual case, known without torch."""
+        is_flat = not kwargs and len(args) == self._num_flat
+        return is_flat and all(isinstance(x, (torch.Tensor, np.ndarray)) for x in args)
 
     def restore(self, outputs: Sequence[Any]) -> Any:
         """The graph's outputs in the module's containers; numbers as Python ints."""

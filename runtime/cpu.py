@@ -233,7 +233,7 @@ class CpuPlan:
         if self._library is None:
             return
         if self._count and len(self._which):
-            np.take(addresses, self._which, out=self._pointers)
+            addresses.take(self._which, out=self._pointers)
         threads = self._device.threads
         status = self._library.run(self._steps_at, self._count, threads, nanoseconds)
         if status == NO_MEMORY:

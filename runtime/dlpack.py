@@ -113,8 +113,8 @@ def view_of(array: Any, stream: int | None = None) -> View:
         array = array.resolve_neg()
         producer = array.__dlpack__
     try:
-        on_cpu = array.__dlpack_device__()[0] == 1
-        capsule = producer() if stream is None or on_cpu else producer(stream=stream)
+        needs_stream = stream is not None and array.__dlpack_device__()[0] != 1
+        capsule = producer(stream=stream) if needs_stream else producer()
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise ShapeError(
             f"a {type(array).__name__} does not hand out its memory",

@@ -159,6 +159,23 @@ def test_tensors_that_are_not_plain_are_named(double, says):
             compiled(x)
 
 
+def test_a_tensor_inside_of_an_argument_is_named_by_its_place():
+    compiled = tilewright.compile(Function(lambda x: x["a"] * 2), ({"a": X, "b": X},), target="cpu")
+    for says, make in ODD.items():
+        if "quantized" not in says:  # torch warns of making one
+            with pytest.raises(tilewright.TilewrightError, match=rf"x\['b'\] is .*{says}"):
+                compiled({"a": X, "b": make()})  # which nothing reads
+    torch.testing.assert_close(compiled({"a": X, "b": X}), X * 2)
+
+
+def test_arrays_alone_need_no_taking_apart(double, monkeypatch):
+    """The usual call costs little more than the kernels: torch's pytree would double it."""
+    for name in ("tree_flatten", "tree_flatten_with_path", "tree_map", "tree_unflatten"):
+        monkeypatch.delattr(f"torch.utils._pytree.{name}")
+    torch.testing.assert_close(double(X), X * 2)
+    torch.testing.assert_close(double(x=X.numpy()), X.numpy() * 2)
+
+
 def test_transforms_and_autocast_are_refused(double):
     for transform in (torch.vmap(double), torch.func.grad(lambda x: double(x).sum())):
         with pytest.raises(tilewright.ShapeError, match=r"transform of torch\.func"):
