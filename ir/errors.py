@@ -110,6 +110,16 @@ def listed(problems: list[str]) -> str:
     return "\n".join([*problems[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])
 
 
+def joined(problems: list[TilewrightError], what: str) -> TilewrightError:
+    """The only problem as it is; of several, one of the first's class, with a line for each."""
+    if len(problems) == 1:
+        return problems[0]
+    parts = [(p.where, p.what, " ".join(p.facts.split())) for p in problems]
+    lines = [": ".join(part for part in said if part) for said in parts]
+    fixes = dict.fromkeys(fix for p in problems for fix in p.fix.split("; ") if fix)
+    return type(problems[0])(what, facts=listed(lines), fix="; ".join(fixes))
+
+
 def shown(value: object, limit: int = 100) -> str:
     """`value` as text of bounded length, for messages about files that may hold anything."""
     text = repr(value)

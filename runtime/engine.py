@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ir.errors import RequestError, TilewrightError
+from ..ir.errors import RequestError, TilewrightError, joined
 from ..ir.fork_lock import tell_after_fork
 from .detokenizer import TextStream
 from .pages import PagePool
@@ -112,16 +112,10 @@ class Engine:
     def check(self, prompt: Seq[int], params: SamplingParams) -> None:
         """RequestError for all in which the prompt and its parameters do not fit the model."""
         problems = list(self._problems(prompt, params))
-        if len(problems) == 1:
-            raise problems[0]
         if problems:
-            facts = [f"{p.what}: {' '.join(p.facts.split())}".rstrip(": ") for p in problems]
-            fixes = dict.fromkeys(p.fix for p in problems if p.fix)
-            raise RequestError(
-                "the request cannot be served", facts="\n".join(facts), fix="; ".join(fixes)
-            )
+            raise joined(problems, "the request cannot be served")
 
-    def _problems(self, prompt: Seq[int], params: SamplingParams) -> Iterator[RequestError]:
+    def _problems(self, prompt: Seq[int], params: SamplingParams) -> Iterator[TilewrightError]:
         if not len(prompt):
             yield RequestError(
                 "the prompt is empty",

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from numbers import Integral
 from typing import Any, Self, Unpack
 
-from ..ir.errors import RequestError
+from ..ir.errors import RequestError, TilewrightError, joined
 from ..ir.fork_lock import ForkLock
 from ..ir.progress import Progress, unwatched
 from .chat import Messages, TemplateOptions, read_options
@@ -25,6 +25,7 @@ from .tokenizer import Tokenizer
 from .watch import Watch, progress_bar
 
 Prompt = str | Seq[int] | Mapping[str, Any]
+Request = tuple[str | None, list[int]]  # its text, if it was one, and its tokens
 UseTqdm = bool | Callable[..., Any]
 
 
@@ -61,13 +62,13 @@ class LLM:
         """Complete prompts, all of them together; results in their order.
 
         A prompt is text, a list of token numbers, or {"prompt": text} or {"prompt_token_ids": ...}.
-        RequestError names the first prompt that cannot be served, before any runs. `use_tqdm` shows
-        a bar on a terminal once it takes a second; a function is called in place of `tqdm` for
+        RequestError names every prompt that cannot be served, before any runs. `use_tqdm` shows a
+        bar on a terminal once it takes a second; a function is called in place of `tqdm` for
         another bar. `progress` hears of prompt tokens, then of finished prompts.
         """
         many = _as_list(prompts)
-        requests = [self._read(p, f"prompt {i} of {len(many)}") for i, p in enumerate(many)]
-        params = self._params(sampling_params, len(requests))
+        params = self._params(sampling_params, len(many))
+        requests = self._read_all("prompt", many, params, self._read)
         return self._complete(requests, params, use_tqdm, progress)
 
     def chat(
@@ -87,8 +88,11 @@ class LLM:
         """
         is_one = not isinstance(messages, (list, tuple)) or not messages
         many: Any = [messages] if is_one or isinstance(messages[0], Mapping) else messages
-        requests = [self._read_chat(m, template) for m in many]
-        params = self._params(sampling_params, len(requests))
+        params = self._params(sampling_params, len(many))
+        options = read_options(template)
+        requests = self._read_all(
+            "conversation", many, params, lambda m, _: self._read_chat(m, options)
+        )
         return self._complete(requests, params, use_tqdm, progress)
 
     def stream(
@@ -113,7 +117,8 @@ class LLM:
         **template: Unpack[TemplateOptions],
     ) -> TextDeltas:
         """Answer one conversation piece by piece; options as in `chat`."""
-        return self._stream(self._read_chat(messages, template), sampling_params, progress)
+        request = self._read_chat(messages, read_options(template))
+        return self._stream(request, sampling_params, progress)
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -160,7 +165,33 @@ class LLM:
 
     # ---- requests ----------------------------------------------------------------------------
 
-    def _read(self, prompt: Prompt, where: str = "") -> tuple[str | None, list[int]]:
+    def _read_all(
+        self,
+        kind: str,
+        many: Seq[Any],
+        params: Seq[SamplingParams],
+        read: Callable[[Any, str], Request],
+    ) -> list[Request]:
+        """Each read and checked. RequestError names all that cannot be served."""
+        requests: list[Request] = []
+        problems: list[TilewrightError] = []
+        for index, (one, its_params) in enumerate(zip(many, params)):
+            where = f"{kind} {index} of {len(many)}"
+            try:
+                request = read(one, where)
+                self.engine.check(request[1], its_params)
+                requests.append(request)
+            except RequestError as error:
+                problems.append(
+                    RequestError(
+                        error.what, where=error.where or where, facts=error.facts, fix=error.fix
+                    )
+                )
+        if problems:
+            raise joined(problems, f"{len(problems)} of {len(many)} {kind}s cannot be served")
+        return requests
+
+    def _read(self, prompt: Prompt, where: str = "") -> Request:
         if isinstance(prompt, Mapping):
             if prompt.keys() == {"prompt_token_ids"}:
                 return None, _token_numbers(prompt["prompt_token_ids"], where)
@@ -178,11 +209,9 @@ class LLM:
             return prompt, self._require_tokenizer().encode(prompt, max_tokens=limit)
         return None, _token_numbers(prompt, where)
 
-    def _read_chat(self, messages: Messages, template: Mapping[str, Any]) -> tuple[str, list[int]]:
+    def _read_chat(self, messages: Messages, options: Mapping[str, Any]) -> Request:
         limit = self.engine.config.context_len
-        return self._require_tokenizer().encode_chat(
-            messages, max_tokens=limit, **read_options(template)
-        )
+        return self._require_tokenizer().encode_chat(messages, max_tokens=limit, **options)
 
     def _require_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -220,13 +249,11 @@ class LLM:
 
     def _complete(
         self,
-        requests: Seq[tuple[str | None, list[int]]],
+        requests: Seq[Request],
         params: Seq[SamplingParams],
         use_tqdm: UseTqdm,
         progress: Progress,
     ) -> list[RequestOutput]:
-        for index, ((_, tokens), one) in enumerate(zip(requests, params)):
-            self._check(tokens, one, f"prompt {index} of {len(requests)}")
         groups: list[list[Sequence]] = []
         try:
             with self._lock:
@@ -245,12 +272,6 @@ class LLM:
         return [
             self._output(text, tokens, group) for (text, tokens), group in zip(requests, groups)
         ]
-
-    def _check(self, tokens: Seq[int], params: SamplingParams, where: str) -> None:
-        try:
-            self.engine.check(tokens, params)
-        except RequestError as error:
-            raise RequestError(error.what, where=where, facts=error.facts, fix=error.fix) from None
 
     def abort(self, sequences: Seq[Sequence]) -> None:
         """End sequences now."""
@@ -277,7 +298,7 @@ class LLM:
 
     def _stream(
         self,
-        request: tuple[str | None, list[int]],
+        request: Request,
         params: SamplingParams | None,
         progress: Progress,
     ) -> TextDeltas:

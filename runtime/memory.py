@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
-
-import numpy as np
 
 from ..ir.dim import symbols_of
 from ..ir.errors import OptionError, OutOfMemory
 from ..ir.program import Program
 from .binding import Sizes
 from .device import Device
+from .safetensors_file import facts_of
 
 # share of the free memory that weights, arena and pages may take when no size is asked for: a GPU
 # is taken to be ours, a CPU's memory is shared with whatever else runs
@@ -74,7 +74,9 @@ def plan_memory(
     pages_of_one = -(-context // page_size)
     largest = {"t": num_tokens, "seqs": num_seqs, "rows": num_seqs, "width": pages_of_one}
     arena_bytes = _arena_bytes(program, {**largest, "pages": 1})
-    weight_bytes = 0 if device.kind == "cpu" else _weight_bytes(weights, program)
+    # a CPU uses arrays where they lie; those that are computed when looked up lie nowhere yet
+    in_place = device.kind == "cpu" and not hasattr(weights, "facts")
+    weight_bytes = 0 if in_place else _weight_bytes(weights, program)
     free = device.free_bytes()
     taken = weight_bytes + arena_bytes
     if kv_bytes is not None:
@@ -119,11 +121,8 @@ def _limit(limits: Mapping[str, int | None], name: str) -> int:
 
 
 def _weight_bytes(weights: Mapping[str, Any], program: Program) -> int:
-    total = 0
-    for buffer in program.weights:
-        shape = getattr(weights[buffer.name], "shape", ())
-        total += int(np.prod(shape, dtype=np.int64)) * buffer.type.dtype.nbytes
-    return total
+    facts = facts_of(weights, [buffer.name for buffer in program.weights])
+    return sum(prod(shape) * dtype.nbytes for shape, dtype in facts.values())
 
 
 def _mib(nbytes: int) -> str:

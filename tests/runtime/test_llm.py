@@ -5,13 +5,14 @@ import threading
 import weakref
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tilewright.ir.dim import Symbol, symbol
 from tilewright.ir.errors import OptionError, OutOfMemory, RequestError
 from tilewright.ir.layout import KVLayout, LayerKV
 from tilewright.ir.program import Buffer, Program
-from tilewright.ir.types import TensorType, f32
+from tilewright.ir.types import TensorType, bf16, f32
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.llm import LLM
 from tilewright.runtime.memory import plan_memory
@@ -129,11 +130,27 @@ def test_chat(llm):
 
 def test_bad_prompts_are_named_before_anything_runs(llm):
     with pytest.raises(RequestError) as caught:
-        llm.generate(["fine", "x" * 2000, ""])
-    assert str(caught.value).splitlines()[:2] == [
-        "the prompt is too long",
-        "  at prompt 1 of 3",
+        llm.generate(["fine", "x" * 2000, []])
+    assert str(caught.value).splitlines()[:3] == [
+        "2 of 3 prompts cannot be served",
+        "  prompt 1 of 3: the prompt is too long: it has 2001 tokens, at most 799 leave room for an"
+        " answer: the model's context is 1000, the KV pool holds 800 (200 pages)",
+        "  prompt 2 of 3: the prompt is empty: it has 0 tokens, and the model needs one to begin"
+        " from",
     ]
+    with pytest.raises(RequestError, match=r"the prompt is empty\n  at prompt 1 of 2"):
+        llm.generate(["fine", []])
+    many = [None, "fine", {"text": 3}, "half \ud800", *[[]] * 20]
+    with pytest.raises(RequestError) as caught:
+        llm.generate(many)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "23 of 24 prompts cannot be served"
+    for line, says in zip(lines[1:], ("neither text nor", "has the keys text", "no character")):
+        assert says in line
+    assert lines[11] == "  and 13 more"
+    with pytest.raises(RequestError) as caught:
+        llm.chat([[{"role": "user", "content": x}] for x in ("fine", "y" * 2000, 3)])
+    assert str(caught.value).startswith("2 of 3 conversations cannot be served\n  conversation 1")
     assert llm.engine.runner.steps == []
     with pytest.raises(RequestError, match="a stream has one completion"):
         llm.stream("x", replace(GREEDY, n=2))
@@ -309,11 +326,10 @@ class Small(CpuDevice):
         return self.nbytes
 
 
-def plan(nbytes, *, program=None, context_len=160, **options):
+def plan(nbytes, *, program=None, weights=None, device=None, context_len=160, **options):
     options = {"max_num_seqs": 4, "max_num_batched_tokens": 100} | options
-    return plan_memory(
-        program or serving_program(), {}, Small(nbytes), context_len=context_len, **options
-    )
+    program, device = program or serving_program(), device or Small(nbytes)
+    return plan_memory(program, weights or {}, device, context_len=context_len, **options)
 
 
 def test_pages_by_formula():
@@ -328,6 +344,30 @@ def test_pages_by_formula():
     asked = plan(1 << 30, kv_bytes=7 * PAGE_BYTES + 5)
     assert asked.num_pages == 7
     assert "KV pool 0 MiB (7 pages)" in str(asked)
+
+
+class Computed(dict):
+    """Weights that are computed when looked up, which planning must not do."""
+
+    def __getitem__(self, name):
+        raise AssertionError(f"{name} is computed to know its size")
+
+    def facts(self, name):
+        return self.get(name)
+
+
+def test_weights_are_counted_without_computing_them():
+    program = serving_program()
+    weight = Buffer("w", TensorType((300, 100), bf16), "weight")
+    program = replace(program, buffers={**program.buffers, "w": weight})
+    packed = {"w": ((320, 100), bf16)}  # padded to whole tiles
+    made = plan(1 << 30, program=program, weights=Computed(packed))
+    assert made.weight_bytes == 2 * 320 * 100
+    lying = {"w": np.zeros((320, 100), bf16.numpy)}
+    assert plan(1 << 30, program=program, weights=lying).weight_bytes == 0, "used where they lie"
+    gpu = Small(1 << 30)
+    gpu.kind = "cuda"
+    assert plan(0, program=program, weights=lying, device=gpu).weight_bytes == 2 * 320 * 100
 
 
 def test_limits_of_the_program():

@@ -63,7 +63,8 @@ def test_all_that_is_wrong_is_said_at_once(make_llm):
     with pytest.raises(RequestError) as caught:
         llm.generate([[1, 2], [5000] * 9], params)
     message = str(caught.value)
-    assert message.startswith("a sampling parameter has tokens")
+    assert message.startswith("2 of 2 prompts cannot be served\n  prompt 0 of 2: a sampling")
+    assert message.count("use the model's own tokenizer") == 1
     with pytest.raises(RequestError) as caught:
         llm.generate([[5000] * 9], params)
     message = str(caught.value)
