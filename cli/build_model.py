@@ -11,6 +11,7 @@ from ..runtime.artifact import Artifact, load_artifact
 from . import cache
 from .compiler import require_tools
 from .facts import check_facts, is_language_model
+from .identity import Hashes
 from .machine import release_memory
 from .request import PAGE_SIZE, Request
 
@@ -44,12 +45,13 @@ def get_model(request: Request, progress: Progress) -> Built:
             fix="give a .gguf file, a folder with config.json, an artifact, or 'demo'",
         )
     if path is not None and request.is_artifact:
-        return Built(_with_tokenizer(_language_model(path, progress), request), was_cached=True)
+        artifact = _language_model(load_artifact(path, progress), path)
+        return Built(_with_tokenizer(artifact, request), was_cached=True)
     key = request.key
     if key is None:
         return Built(build_model(request, progress), was_cached=False)
     kept = cache.path_of(key)
-    found = _from_cache(kept, progress)
+    found = from_cache(kept, progress)
     if found is not None:
         return Built(found, was_cached=True)
     artifact = build_model(request, progress)
@@ -58,7 +60,7 @@ def get_model(request: Request, progress: Progress) -> Built:
     # read back through the memory map, once the traced module and the checkpoint are gone
     del artifact
     release_memory()
-    return Built(load_artifact(kept, progress), was_cached=False)
+    return Built(_load_ours(kept, progress), was_cached=False)
 
 
 def _check_unchanged(request: Request, key: str) -> None:
@@ -83,8 +85,15 @@ def _with_tokenizer(artifact: Artifact, request: Request) -> Artifact:
     return replace(artifact, facts=facts, **given)
 
 
-def _language_model(path: Path, progress: Progress) -> Artifact:
-    artifact = load_artifact(path, progress)
+def _load_ours(path: Path, progress: Progress) -> Artifact:
+    """An artifact of the cache. The hash of its weights is remembered: no need to read them all."""
+    hashes = Hashes(grain_ns=0)
+    artifact = load_artifact(path, progress, hashes)
+    hashes.save()
+    return artifact
+
+
+def _language_model(artifact: Artifact, path: Path) -> Artifact:
     if artifact.program.kv is None or not is_language_model(artifact.facts):
         raise ArtifactError(
             "the artifact is no language model",
@@ -156,12 +165,13 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     )
 
 
-def _from_cache(path: Path, progress: Progress) -> Artifact | None:
+def from_cache(path: Path, progress: Progress) -> Artifact | None:
+    """The artifact at `path`; None when there is none, or when it was damaged and is gone now."""
     if not cache.has(path):
         return None
     cache.check_private(path)
     try:
-        artifact = _language_model(path, progress)
+        artifact = _language_model(_load_ours(path, progress), path)
     except ArtifactError:
         cache.remove(path)  # damaged, say by a full disk: it is built again
         return None

@@ -13,16 +13,16 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..ir.errors import CheckpointError
+from ..runtime.storage import HASH_CHUNK as CHUNK
 from . import cache
 
 STORE = "hashes.json"
 MAX_REMEMBERED = 2000  # files; those seen longest ago go first
-CHUNK = 16 << 20
 MAX_THREADS = 16  # each holds a chunk
 GRAIN_NS = 3 * 10**9  # the coarsest file times in use, FAT's, are 2 s apart
 ATTEMPTS = 3  # at a file that changes while it is read
@@ -44,10 +44,9 @@ def file_identity(path: Path) -> list[list[str]]:
     Where the model lies does not enter. CheckpointError for a file that cannot be read, or that
     changes all the while.
     """
+    hashes = Hashes()
     try:
-        files = list(_files(path))
-        known = _remembered()
-        found = {name: _hash(file, known) for name, file in files}
+        found = {name: _hash(file, hashes) for name, file in _files(path)}
     except OSError as error:
         raise CheckpointError(
             "the model's files cannot be read",
@@ -55,8 +54,8 @@ def file_identity(path: Path) -> list[list[str]]:
             facts=str(error.strerror),
             fix="check who may read them",
         ) from error
-    _remember([entry for _, entry in found.values() if entry is not None])
-    return [[name, digest] for name, (digest, _) in sorted(found.items())]
+    hashes.save()
+    return [[name, digest] for name, digest in sorted(found.items())]
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
@@ -83,19 +82,17 @@ def _is_part(path: Path, first: re.Match | None) -> bool:
 # ---- hashes --------------------------------------------------------------------------------
 
 
-def _hash(path: Path, known: dict[str, tuple[Stamp, str]]) -> tuple[str, tuple | None]:
-    """(hash, what to remember: key, stamp, hash); None for what is not to be remembered."""
+def _hash(path: Path, hashes: "Hashes") -> str:
     with path.open("rb") as file:
         for _ in range(ATTEMPTS):
-            before = os.fstat(file.fileno())
-            key, stamp = f"{before.st_dev}:{before.st_ino}", _stamp(before)
-            if key in known and known[key][0] == stamp:
-                return known[key][1], (key, stamp, known[key][1])
-            now = time.time_ns()
+            before, when = os.fstat(file.fileno()), time.time_ns()
+            digest = hashes.known(before)
+            if digest is not None:
+                return digest
             digest = _digest(file.fileno(), before.st_size)
-            if digest is not None and _stamp(os.fstat(file.fileno())) == stamp:
-                is_old = max(stamp[1:]) < now - GRAIN_NS
-                return digest, (key, stamp, digest) if is_old else None
+            if digest is not None and _stamp(os.fstat(file.fileno())) == _stamp(before):
+                hashes.found(before, digest, when)
+                return digest
     raise CheckpointError(
         "a file of the model changes while it is read",
         where=str(path),
@@ -109,7 +106,7 @@ def _stamp(stat: os.stat_result) -> Stamp:
 
 
 def _digest(descriptor: int, size: int) -> str | None:
-    """SHA-256 over the SHA-256 of each chunk, read by several threads; None for a file cut short.
+    """What storage.digest gives of the content, or None for a file cut short.
 
     Read, not mapped: a mapped file that is cut short ends the process.
     """
@@ -124,7 +121,7 @@ def _digest(descriptor: int, size: int) -> str | None:
     else:
         with ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0)))) as pool:
             parts = list(pool.map(chunk, starts))
-    whole = hashlib.sha256(size.to_bytes(8, "little"))
+    whole = hashlib.sha256()
     for part in parts:
         if part is None:
             return None
@@ -133,6 +130,39 @@ def _digest(descriptor: int, size: int) -> str | None:
 
 
 # ---- the store -----------------------------------------------------------------------------
+
+
+class Hashes:
+    """The hashes that are remembered, and those found since; `save` keeps these too.
+
+    A file must not have changed for `grain_ns` before it was hashed. 0 is for files that nobody
+    else writes: those of the cache.
+    """
+
+    def __init__(self, grain_ns: int | None = None):
+        self._grain = GRAIN_NS if grain_ns is None else grain_ns
+        self._known, self._new = _remembered(), {}
+
+    def known(self, stat: os.stat_result) -> str | None:
+        """The hash of a file that is as it was when it was found."""
+        entry = self._known.get(_key(stat))
+        if entry is None or entry[0] != _stamp(stat):
+            return None
+        self._new[_key(stat)] = entry  # seen now
+        return entry[1]
+
+    def found(self, stat: os.stat_result, digest: str, when: int) -> None:
+        """The hash that was computed from `when` on; `stat` is from before."""
+        if max(_stamp(stat)[1:]) < when - self._grain:
+            self._new[_key(stat)] = (_stamp(stat), digest)
+
+    def save(self) -> None:
+        """Add what was found to the store."""
+        _remember(self._new)
+
+
+def _key(stat: os.stat_result) -> str:
+    return f"{stat.st_dev}:{stat.st_ino}"
 
 
 def _remembered() -> dict[str, tuple[Stamp, str]]:
@@ -158,9 +188,8 @@ def _entry(stamp: Stamp, digest: str) -> tuple[Stamp, str]:
     return stamp, digest
 
 
-def _remember(entries: list[tuple[str, Stamp, str]]) -> None:
+def _remember(new: Mapping[str, tuple[Stamp, str]]) -> None:
     """Add to the store, in one step. Of two processes at once one may be lost: it hashes again."""
-    new = {key: (stamp, digest) for key, stamp, digest in entries}
     known = _remembered()
     if all(known.get(key) == value for key, value in new.items()):
         return

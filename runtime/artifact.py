@@ -15,13 +15,15 @@ them, so an artifact is to be trusted as far as its author.
 """
 
 import json
+import os
 import platform
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from ..ir.errors import ArtifactError, shown
 from ..ir.program import Program
@@ -31,6 +33,7 @@ from .cpu import instruction_sets
 from .program_json import plain, program_from_json, program_to_json
 from .safetensors_file import facts_of, read_safetensors, write_safetensors
 from .storage import (
+    HASH_CHUNK,
     MANIFEST,
     MAX_FILES,
     PROGRAM,
@@ -69,6 +72,18 @@ class Artifact:
     facts: Mapping[str, Any] = field(default_factory=dict)
     states: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Hashes(Protocol):
+    """Who remembers the hashes of files, by what the system says of each when it is opened."""
+
+    def known(self, stat: os.stat_result) -> str | None:
+        """The hash of a file that is as it was when `found` told it."""
+        ...
+
+    def found(self, stat: os.stat_result, digest: str, when: int) -> None:
+        """The hash that was computed from `when` on, in nanoseconds since 1970."""
+        ...
 
 
 def is_artifact(path: Path | str) -> bool:
@@ -117,19 +132,26 @@ def save_artifact(path: Path | str, artifact: Artifact) -> Path:
     return path
 
 
-def load_artifact(path: Path | str, progress: Progress = unwatched) -> Artifact:
-    """Read an artifact and check it: version, every hash, and that this machine can run it."""
+def load_artifact(
+    path: Path | str, progress: Progress = unwatched, hashes: Hashes | None = None
+) -> Artifact:
+    """Read an artifact and check it: version, every hash, and that this machine can run it.
+
+    A large file whose hash is known to `hashes` is not read for it.
+    """
     path = Path(path)
     check_machine(read_manifest(path), path)
-    return open_artifact(path, progress)
+    return open_artifact(path, progress, hashes)
 
 
-def open_artifact(path: Path | str, progress: Progress = unwatched) -> Artifact:
+def open_artifact(
+    path: Path | str, progress: Progress = unwatched, hashes: Hashes | None = None
+) -> Artifact:
     """`load_artifact` without asking whether this machine can run it: to look at one."""
     path = Path(path)
     storage = open_storage(path)
     manifest = _read_manifest(storage)
-    contents = _contents(storage, manifest["files"], progress)
+    contents = _contents(storage, manifest["files"], progress, hashes)
 
     def require(name: str) -> Any:
         if name not in contents:
@@ -227,18 +249,26 @@ def _read_manifest(storage: Storage) -> dict[str, Any]:
     return manifest
 
 
-def _contents(storage: Storage, files: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+def _contents(
+    storage: Storage, files: Mapping[str, Any], progress: Progress, hashes: Hashes | None
+) -> dict[str, Any]:
     """Every file's content, once its hash was found right."""
     total = sum(storage.size(check_name(name)) or 0 for name in files)
     contents, done = {}, 0
     for name, facts in files.items():
         hashed = partial(lambda before, n: progress("load", before + n, total), done)
-        contents[name] = _verified(storage, name, facts, hashed)
+        contents[name] = _verified(storage, name, facts, hashed, hashes)
         done += len(contents[name])
     return contents
 
 
-def _verified(storage: Storage, name: str, facts: Any, hashed: Callable[[int], None]) -> Any:
+def _verified(
+    storage: Storage,
+    name: str,
+    facts: Any,
+    hashed: Callable[[int], None],
+    hashes: Hashes | None = None,
+) -> Any:
     if not isinstance(facts, dict):
         raise _damaged(storage.path, f"the manifest says of {shown(name)}: {shown(facts)}")
     size = storage.size(check_name(name))
@@ -247,13 +277,29 @@ def _verified(storage: Storage, name: str, facts: Any, hashed: Callable[[int], N
     if size != facts.get("bytes"):
         raise _damaged(storage.path, f"{name} has {size} bytes, written were {facts.get('bytes')}")
     content = storage.map(name)
-    found = digest(content, hashed)
+    found = _digest(content, storage.stat(name), hashed, hashes)
     if found != facts.get("sha256"):
         raise _damaged(
             storage.path,
             f"{name} has the hash {found[:16]}..., written was {str(facts.get('sha256'))[:16]}...",
         )
     return content
+
+
+def _digest(
+    content: Any,
+    stat: os.stat_result | None,
+    hashed: Callable[[int], None],
+    hashes: Hashes | None,
+) -> str:
+    if hashes is None or stat is None or len(content) < HASH_CHUNK:
+        return digest(content, hashed)
+    found, when = hashes.known(stat), time.time_ns()
+    if found is None:
+        found = digest(content, hashed)
+        hashes.found(stat, found, when)
+    hashed(len(content))
+    return found
 
 
 def _read_program(data: Any, require: Any) -> Program:

@@ -109,6 +109,10 @@ class Storage(Protocol):
         """A file's content, mapped and not copied where it is large."""
         ...
 
+    def stat(self, name: str) -> os.stat_result | None:
+        """What the system said of a mapped file when it was opened; None where it is no file."""
+        ...
+
 
 def open_storage(path: Path) -> Storage:
     """The directory or zip at `path`. ArtifactError when it is neither."""
@@ -128,6 +132,7 @@ class _Directory:
     def __init__(self, path: Path):
         self.path = path
         self._root = path.resolve()
+        self._stats: dict[str, os.stat_result] = {}
 
     def _file(self, name: str) -> Path:
         file = (self._root / check_name(name)).resolve()
@@ -146,7 +151,11 @@ class _Directory:
 
     def map(self, name: str) -> Any:
         with self._file(name).open("rb") as file:
-            return _map(file.fileno(), os.fstat(file.fileno()).st_size)
+            self._stats[name] = os.fstat(file.fileno())
+            return _map(file.fileno(), self._stats[name].st_size)
+
+    def stat(self, name: str) -> os.stat_result | None:
+        return self._stats.get(name)
 
 
 class _Zip:
@@ -208,6 +217,9 @@ class _Zip:
     def map(self, name: str) -> Any:
         start, size = self._where[name]
         return memoryview(self._map)[start : start + size]
+
+    def stat(self, name: str) -> os.stat_result | None:
+        return None  # a part of one
 
 
 def _map(descriptor: int, size: int) -> Any:

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,9 @@ import torch
 
 from tests.models import tiny
 from tilewright import LLM, OptionError, RequestError, SamplingParams
-from tilewright.cli import cache
-from tilewright.ir.progress import UNITS
+from tilewright.cli import build_model, cache
+from tilewright.ir.progress import UNITS, unwatched
+from tilewright.runtime import artifact
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 PROMPT = [5, 9, 77, 3]
@@ -79,6 +82,26 @@ def test_a_model_is_not_copied_by_accident(built):
         for use in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(RequestError, match="a model cannot be copied or pickled"):
                 use(llm)
+
+
+def test_weights_in_the_cache_are_hashed_once(built, monkeypatch):
+    source = str(built[0].resolve())
+    kept = next(p for p in cache.entries() if artifact.read_facts(p)[1]["source"] == source)
+    copied = shutil.copytree(kept, cache.path_of("copied"))
+    weights = copied / artifact.WEIGHTS
+    stat, read, digest = weights.stat(), [], artifact.digest
+    monkeypatch.setattr(artifact, "HASH_CHUNK", stat.st_size)  # as large files are
+    monkeypatch.setattr(artifact, "digest", lambda x, *a: (read.append(len(x)), digest(x, *a))[1])
+    for _ in range(2):
+        assert build_model.from_cache(copied, unwatched) is not None
+    assert read.count(stat.st_size) == 1
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert build_model.from_cache(copied, unwatched) is None
+    assert read.count(stat.st_size) == 2
+    assert not copied.exists(), "what is damaged is built again"
 
 
 def test_a_closed_model_says_so(built):
