@@ -4,8 +4,8 @@ Every field that changes what the model computes is set here: from a key, or by 
 llama.cpp's that stands beside it, never by the config class's own default.
 """
 
+import math
 from dataclasses import dataclass
-from math import isfinite, log
 from typing import Any
 
 from ..ir.errors import CheckpointError
@@ -63,7 +63,7 @@ class _Facts:
     def number(self, name: str, default: float) -> float:
         """A finite number; `default` with a problem noted where it is something else."""
         value = self.get(name, default)
-        if type(value) in (int, float) and isfinite(value):
+        if type(value) in (int, float) and math.isfinite(value):
             return float(value)
         self.problems.append(f"{self.prefix}{name} is {value!r}, not a number")
         return default
@@ -157,8 +157,10 @@ def _sizes(facts: _Facts) -> dict[str, Any]:
     layers = fields["num_hidden_layers"]
     if type(layers) is int and layers > len(tensors):
         facts.problems.append(f"{layers} layers are announced, the file has {len(tensors)} tensors")
-    if facts.get("attention.value_length", fields["head_dim"]) != fields["head_dim"]:
-        facts.refuse("attention.value_length", f"keys have {fields['head_dim']}")
+    # llama-model.cpp, load_hparams: all as long as the keys where none is stated
+    for key in ("value_length", "key_length_swa", "value_length_swa"):
+        if facts.get(f"attention.{key}", fields["head_dim"]) != fields["head_dim"]:
+            facts.refuse(f"attention.{key}", f"keys have {fields['head_dim']}")
     return fields
 
 
@@ -212,6 +214,8 @@ def _add_scale(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> No
         # from google/gemma_pytorch, config.py
         large = fields["num_hidden_layers"] == known.large
         scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else head_dim
+        if stated < 0:
+            facts.refuse("attention.scale", "below zero")
         if stated > 0:
             scalar = round(max(stated, 1e-6) ** -2)
             if not scalar or abs(stated * scalar**0.5 - 1) > 1e-5:
@@ -242,6 +246,8 @@ def _add_rotary(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> N
         rope["partial_rotary_factor"] = rotated / head_dim
     elif rotated != head_dim:
         facts.refuse("rope.dimension_count", f"heads of {head_dim} are rotated whole")
+    if facts.get("rope.dimension_count_swa", rotated) != rotated:
+        facts.refuse("rope.dimension_count_swa", f"in other layers {rotated} are rotated")
     if known.model_type == "phi3":
         fields["original_max_position_embeddings"] = context
     if known.model_type != "gemma3_text":
@@ -263,38 +269,47 @@ def _scaling(facts: _Facts, context: int) -> dict[str, Any]:
     # llama-model.cpp, load_hparams: the type is linear where none is stated, the factor may stand
     # under its old key, and 0 is no factor
     kind = facts.get("rope.scaling.type", "linear")
-    factor = facts.number("rope.scaling.factor", facts.number("rope.scale_linear", 0.0)) or 1.0
-    attention = facts.number("rope.scaling.attn_factor", 1.0)
+    old = facts.get("rope.scaling.factor") is None
+    factor_key = "rope.scale_linear" if old else "rope.scaling.factor"
+    factor = facts.number(factor_key, 0.0) or 1.0
+    original = facts.get("rope.scaling.original_context_length", context)
+    if type(original) is not int or original < 1:
+        facts.refuse("rope.scaling.original_context_length", "not a number of tokens")
+    betas = {
+        f"beta_{name}": facts.number(f"rope.scaling.yarn_beta_{name}", default)
+        for name, default in (("fast", 32.0), ("slow", 1.0))
+    }
     if long_factors or kind not in ("none", "linear", "yarn"):
         tensors = f"; tensors {', '.join(long_factors)}" if long_factors else ""
         facts.refuse("rope.scaling.type", f"rotary scaling of this kind is not read{tensors}")
         return {"rope_type": "default"}
     if factor < 0:
-        facts.refuse("rope.scaling.factor", "rotary scaling by a negative factor")
-    if kind != "yarn":
-        if attention != 1.0:
-            facts.refuse("rope.scaling.attn_factor", f"not of rotary scaling of type {kind!r}")
-        scaled = kind == "linear" and factor != 1.0
-        return {"rope_type": "linear", "factor": factor} if scaled else {"rope_type": "default"}
-    return _yarn(facts, factor, attention, context)
+        facts.refuse(factor_key, "rotary scaling by a negative factor")
+    # llama-context.cpp: ext_factor is 1 for yarn, 0 elsewhere, and negative for "as the type says";
+    # with 0 there are no betas and no original length, and attention is as without scaling
+    if facts.number("rope.scaling.yarn_ext_factor", -1.0) not in (float(kind == "yarn"), -1.0):
+        facts.refuse("rope.scaling.yarn_ext_factor", f"not of rotary scaling of type {kind!r}")
+    attention = {
+        name: facts.number(f"rope.scaling.{name}", 1.0)
+        for name in ("attn_factor", "yarn_attn_factor")
+    }
+    if kind == "yarn":
+        scale = math.prod(attention.values())
+        return {
+            **_yarn(facts, factor, scale),
+            "original_max_position_embeddings": original,
+            **betas,
+        }
+    for name, value in attention.items():
+        if value != 1.0:
+            facts.refuse(f"rope.scaling.{name}", f"not of rotary scaling of type {kind!r}")
+    scaled = kind == "linear" and factor != 1.0
+    return {"rope_type": "linear", "factor": factor} if scaled else {"rope_type": "default"}
 
 
-def _yarn(facts: _Facts, factor: float, attention: float, context: int) -> dict[str, Any]:
-    # llama-context.cpp: ext_factor is 1 for yarn and negative for "as the type says", the betas 32
-    # and 1; ggml_rope_yarn multiplies by attn_factor * (1 + 0.1 log(factor))
-    if facts.number("rope.scaling.yarn_ext_factor", 1.0) not in (1.0, -1.0):
-        facts.refuse("rope.scaling.yarn_ext_factor", "rotary scaling is read with 1 only")
+def _yarn(facts: _Facts, factor: float, attention: float) -> dict[str, Any]:
     if ROPE_FACTORS in facts.file.tensors:
         facts.refuse("rope.scaling.type", f"rotary scaling twice: there is {ROPE_FACTORS} as well")
-    attention *= facts.number("rope.scaling.yarn_attn_factor", 1.0)
-    original = facts.get("rope.scaling.original_context_length", context)
-    if type(original) is not int or original < 1:
-        facts.refuse("rope.scaling.original_context_length", "not a number of tokens")
-    return {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": original,
-        "attention_factor": attention * (1 + 0.1 * log(max(factor, 1.0))),
-        "beta_fast": facts.number("rope.scaling.yarn_beta_fast", 32.0),
-        "beta_slow": facts.number("rope.scaling.yarn_beta_slow", 1.0),
-    }
+    # ggml_rope_yarn multiplies by attn_factor * (1 + 0.1 log(factor))
+    attention *= 1 + 0.1 * math.log(max(factor, 1.0))
+    return {"rope_type": "yarn", "factor": factor, "attention_factor": attention}

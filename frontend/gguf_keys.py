@@ -28,12 +28,15 @@ FIELDS = {
 # Keys that `gguf_config` turns into something, each by a rule written there.
 RULED = {
     "attention.value_length",
+    "attention.key_length_swa",
+    "attention.value_length_swa",
     "attention.sliding_window",
     "attention.sliding_window_pattern",
     "attention.scale",
     "attn_logit_softcapping",
     "final_logit_softcapping",
     "rope.dimension_count",
+    "rope.dimension_count_swa",
     "rope.freq_base",
     "rope.freq_base_swa",
     "rope.scale_linear",
@@ -98,13 +101,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "rope.scaling.yarn_log_multiplier": (0,),
 }
 
-# Keys that must repeat what another key says, where they are stated.
-SAME_AS = {
-    "attention.key_length_swa": "attention.key_length",
-    "attention.value_length_swa": "attention.value_length",
-    "rope.dimension_count_swa": "rope.dimension_count",
-}
-
 NEUTRAL_GENERAL: dict[str, tuple[Any, ...]] = {
     "general.type": ("model",),  # else an adapter, a projector, a vocabulary
     "general.quantization_version": (2,),  # GGML_QNT_VERSION: blocks were laid out otherwise before
@@ -155,7 +151,7 @@ def model_problems(metadata: Mapping[str, Any], arch: str) -> list[str]:
     prefix = f"{arch}."
     problems = _stated_otherwise(metadata, NEUTRAL_GENERAL)
     problems += _stated_otherwise(metadata, {prefix + k: v for k, v in NEUTRAL.items()})
-    known = {*FIELDS, *RULED, *HARMLESS, *NEUTRAL, *SAME_AS}
+    known = {*FIELDS, *RULED, *HARMLESS, *NEUTRAL}
     for key, value in metadata.items():
         name = key.removeprefix(prefix)
         if name == key:
@@ -164,10 +160,6 @@ def model_problems(metadata: Mapping[str, Any], arch: str) -> list[str]:
             problems.append(f"{key} is {_short(value)}: a key that is not known")
         elif isinstance(value, float) and not isfinite(value):
             problems.append(f"{key} is {value}")
-        elif name in SAME_AS:
-            other = metadata.get(prefix + SAME_AS[name], value)
-            if value != other:
-                problems.append(f"{key} is {value!r}, {SAME_AS[name]} is {other!r}")
     return problems
 
 

@@ -63,9 +63,12 @@ class _Vocabulary:
         self.kind = self._get("model")
         if self.kind not in ("gpt2", "llama"):
             self.problems.append(f"{_KEY}model is {self.kind!r}, 'gpt2' and 'llama' are read")
-        self.tokens = self._list("tokens", str) or []
-        self.types = self._list("token_type", int, len(self.tokens))
+        self.tokens = self._list("tokens", (str,), None) or []
+        self.types = self._list("token_type", (int,), len(self.tokens)) or []
         self.scores = self._list("scores", (int, float), len(self.tokens))
+        unknown = set(self.types) - set(range(_NORMAL, _BYTE + 1))
+        if unknown:
+            self.problems.append(f"{_KEY}token_type has {min(unknown)}, types are 1 to {_BYTE}")
         # an empty text is no token
         self.tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(self.tokens)]
         self.types = self.types or [_NORMAL] * len(self.tokens)
@@ -109,16 +112,18 @@ class _Vocabulary:
             self.problems.append(f"{_KEY}{name} is {value!r}, not true or false")
         return bool(value)
 
-    def _list(self, name: str, kind: Any, least: int = 1) -> list[Any] | None:
+    def _list(self, name: str, kinds: tuple[type, ...], count: int | None) -> list[Any] | None:
+        """The elements of one array, which are of one type; for the tokens `count` is None."""
         value = self._get(name)
-        if value is None and name != "tokens":
+        if value is None and count is not None:
             return None
-        # numbers of one array are of one type
-        good = (
-            isinstance(value, list) and len(value) >= max(least, 1) and isinstance(value[0], kind)
-        )
-        if good:
-            return value[:least] if name != "tokens" else value
+        if (
+            isinstance(value, list)
+            and value
+            and type(value[0]) in kinds
+            and len(value) == (count or len(value))
+        ):
+            return value
         what = f"{len(value)} values" if isinstance(value, list) else repr(value)[:60]
         self.problems.append(f"{_KEY}{name} is {what}, and there must be one for each token")
         return None

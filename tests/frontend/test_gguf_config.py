@@ -1,5 +1,6 @@
 """Every architecture's file gives the logits of its model; every key is honoured or refused."""
 
+import re
 from math import log
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from tilewright.frontend.gguf import read_gguf
 from tilewright.frontend.gguf_config import ARCHITECTURES, config_fields, hf_config
-from tilewright.frontend.gguf_keys import FIELDS, HARMLESS, NEUTRAL, RULED, SAME_AS, TOKENIZER_USED
+from tilewright.frontend.gguf_keys import FIELDS, HARMLESS, NEUTRAL, RULED, TOKENIZER_USED
 from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.errors import CheckpointError
 from tilewright.ir.evaluate import evaluate
@@ -243,6 +244,10 @@ def test_no_field_is_left_to_the_default_of_the_config_class(tmp_path, arch):
         ({"rope.scaling.attn_factor": ("f32", 2.0)}, r"attn_factor is 2\.0"),
         ({"attention.value_length": ("u32", 4)}, r"value_length is 4: keys have 8"),
         ({"attention.key_length_swa": ("u32", 4), **KEY8}, r"key_length_swa is 4"),
+        ({"attention.value_length_swa": ("u32", 4)}, r"value_length_swa is 4: keys have 8"),
+        ({"rope.dimension_count_swa": ("u32", 4)}, r"dimension_count_swa is 4: in other layers 8"),
+        ({"rope.scaling.yarn_ext_factor": ("f32", 1.0)}, r"ext_factor is 1\.0: .*'linear'"),
+        ({"rope.scaling.yarn_attn_factor": ("f32", 2.0)}, r"yarn_attn_factor is 2\.0: .*'linear'"),
         ({"attention.sliding_window": ("str", "x")}, r"sliding_window is 'x'"),
         (
             {
@@ -270,9 +275,23 @@ def test_facts_without_sense(tmp_path):
     tensors = tensors_of(model, "llama") | {"token_embd.weight": np.float32(1)}
     with pytest.raises(CheckpointError, match="vocab_size is 0, not a positive number"):
         hf_config(read_gguf(write_model(tmp_path / "m.gguf", model, "llama", tensors=tensors)))
+    with pytest.raises(CheckpointError, match=r"attention\.scale is -0\.5: below zero"):
+        config_of(tmp_path, "gemma2", "gemma2", {"attention.scale": ("f32", -0.5)})
     for scale in (1e-45, 0.3):
         with pytest.raises(CheckpointError, match=r"attention\.scale is .* of a whole number"):
             config_of(tmp_path, "gemma2", "gemma2", {"attention.scale": ("f32", scale)})
+
+
+@pytest.mark.parametrize("value", [("str", "x"), ("array", ("f32", [0.5])), ("i32", -3)])
+def test_no_key_that_decides_takes_what_has_no_sense(tmp_path, value):
+    model = random_model("llama")
+    tensors = tensors_of(model, "llama")
+    for key in sorted({*FIELDS, *RULED, *NEUTRAL}):
+        path = write_model(tmp_path / "m.gguf", model, "llama", {key: value}, tensors=tensors)
+        if key.startswith("rope.scaling.yarn_beta") and value[0] == "i32":
+            continue  # a number, of no effect without yarn
+        with pytest.raises(CheckpointError, match=re.escape(f"llama.{key}") + "|not a positive"):
+            hf_config(read_gguf(path))
 
 
 def test_all_that_is_refused_is_named_at_once(tmp_path):
@@ -300,7 +319,7 @@ def test_neutral_and_harmless_keys_change_nothing(tmp_path):
 
 def test_every_key_that_the_package_knows_is_in_the_table_or_refused():
     """A key is in one table only; those of `gguf` that decide on tokens are all in one."""
-    tables = [set(FIELDS), RULED, set(HARMLESS), set(NEUTRAL), set(SAME_AS)]
+    tables = [set(FIELDS), RULED, set(HARMLESS), set(NEUTRAL)]
     assert sum(map(len, tables)) == len(set().union(*tables))
     from gguf.constants import Keys
 

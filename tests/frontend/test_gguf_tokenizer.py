@@ -290,6 +290,14 @@ def test_chat_templates(tmp_path):
         ({"tokens": ("array", ("str", ["a", "a"])), "token_type": None}, r"'a' occurs twice"),
         ({"tokens": ("str", "a")}, r"tokens is 'a'"),
         ({"token_type": ("array", ("i32", [1]))}, r"token_type is 1 values, and there must be one"),
+        (
+            {"token_type": ("array", ("i32", [1] * 999))},
+            r"token_type is 999 values, and there must",
+        ),
+        (
+            {"token_type": ("array", ("i32", [0] * len(BYTE_TOKENS)))},
+            r"type has 0, types are 1 to 6",
+        ),
         ({"tokenizer.chat_template": ("u32", 1)}, r"chat template 'default' is no text"),
     ],
 )

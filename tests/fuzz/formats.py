@@ -6,28 +6,13 @@ Each makes its sample once and returns `check(seed)`.
 import json
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from tilewright.ir.errors import TilewrightError
-
+from .chat_templates import chat_template
+from .check import Check, refused
 from .mutate import damaged_bytes, damaged_json, damaged_value
-
-Check = Callable[[int], bool]  # seed -> whether it was refused
-
-
-def refused(read: Callable[[], object]) -> bool:
-    """Whether `read` raised an error of ours; any other is the fault that is looked for."""
-    try:
-        read()
-    except TilewrightError as error:
-        message = str(error)
-    else:
-        return False
-    assert len(message) < 20_000, "a message nobody can read"
-    return True
 
 
 def safetensors(folder: Path) -> Check:
@@ -259,5 +244,14 @@ def tokenizer(folder: Path) -> Check:
 
 FORMATS = {
     f.__name__: f
-    for f in (safetensors, graph_text, program, artifact, container, config, tokenizer)
+    for f in (
+        safetensors,
+        graph_text,
+        program,
+        artifact,
+        container,
+        config,
+        tokenizer,
+        chat_template,
+    )
 }
