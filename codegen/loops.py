@@ -122,6 +122,12 @@ def accumulator_of(dtype: DType) -> DType:
     return i64 if dtype == i64 else i32
 
 
+def feed_dtype(x: DType, w: DType) -> DType:
+    """What a matrix unit is given both operands in: the wider, or f32 where neither holds both."""
+    wider = max(x, w, key=lambda dtype: dtype.bits)
+    return f32 if x != w and wider.is_float and wider.bits < 32 else wider
+
+
 @dataclass(frozen=True)
 class Store:
     """Write `value`, narrowed to the parameter's dtype, to element `offset` of `param`.

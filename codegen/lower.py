@@ -9,7 +9,7 @@ from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.program import Check
 from ..ir.ranges import Ranges
-from ..ir.types import TensorType, i64
+from ..ir.types import TensorType, bf16, f16, f32, i64
 from .indexing import coefficient_of, linearize
 from .inline import Inliner
 from .loops import (
@@ -171,6 +171,13 @@ def _attention(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]) ->
             f"no kernel for {node.op.name}", where=node.loc or "", fix="decompose it first"
         )
     q, kv, page_table, query_starts, context_lens = node.operands
+    if not {q.dtype, kv.dtype} <= {f32, bf16, f16}:
+        raise UnsupportedOp(
+            f"no kernel for paged_attention of {q.dtype} over a cache of {kv.dtype}",
+            where=node.loc or "",
+            facts="the kernels compute in f32 what is stored in f32, bf16 or f16",
+            fix="cast the queries, and keep keys and values in one of those dtypes",
+        )
     token, head, at = (inliner.axis(n, d) for n, d in zip(("_i0", "_i1", "_i2"), q.shape))
     load = inliner.element(q, (token, head, at))
     names = ("_i0", "_i1", "_i2")

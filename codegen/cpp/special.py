@@ -1,7 +1,6 @@
 """Attention and sampling: fixed templates, filled with sizes."""
 
 from ...ir.dim import Dim
-from ...ir.errors import BuildError
 from ..loops import LoopKernel, PagedAttention, Sample
 from . import dims
 
@@ -36,7 +35,8 @@ def emit_attention(kernel: LoopKernel, part: PagedAttention, name: str) -> list[
 
 
 def _shape(kernel: LoopKernel, part: PagedAttention) -> list[str]:
-    kinds = [_kind(kernel, number) for number in (part.q, part.kv, part.out)]
+    stored = [kernel.params[number].type.dtype for number in (part.q, part.kv, part.out)]
+    kinds = [_KINDS[dtype.name] for dtype in stored]
     return [
         *(f"typedef {kind} {n};" for kind, n in zip(kinds, ("Q", "KV", "OUT"))),
         f"static constexpr int64_t heads = {part.num_heads}, kv_heads = {part.num_kv_heads};",
@@ -97,14 +97,3 @@ def emit_sample(kernel: LoopKernel, part: Sample, name: str) -> list[str]:
 def sample_scratch(kernel: LoopKernel, part: Sample, name: str) -> list[str]:
     """Statements that raise need[] to what the part wants."""
     return [f"need[0] = tw_greater(need[0], {part.vocab * 16});"]
-
-
-def _kind(kernel: LoopKernel, number: int) -> str:
-    dtype = kernel.params[number].type.dtype
-    if dtype.name not in _KINDS:
-        raise BuildError(
-            f"attention over {dtype}",
-            facts=f"the kernel reads and writes {', '.join(_KINDS)}",
-            fix="cast before it",
-        )
-    return _KINDS[dtype.name]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import e, log, log2
 
 from ...ir.dim import Dim, ceildiv, symbol
-from ...ir.types import DType, TensorType, f32
+from ...ir.types import TensorType, f32
 from ..loops import (
     Apply,
     Axis,
@@ -24,6 +24,7 @@ from ..loops import (
     Reduction,
     Ref,
     Store,
+    feed_dtype,
 )
 from .body import Body, Context, Emitted, finish
 from .choose import power_of_2
@@ -131,7 +132,7 @@ class _Emitter:
         self.rows = max(16, power_of_2(schedule.queries * self.group))
         self.width = max(16, power_of_2(part.head_dim))  # and as many columns
         q, kv = (kernel.params[p].type.dtype for p in (part.q, part.kv))
-        self.feed: DType = f32 if interpret or f32 in (q, kv) or q.bits < kv.bits else q
+        self.feed = f32 if interpret else feed_dtype(q, kv)
         self.own = len(kernel.params) - (3 if schedule.splits > 1 else 0)
 
     def lines(self, text: str) -> None:

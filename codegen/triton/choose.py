@@ -10,7 +10,7 @@ from ...ir.dim import Dim, ceildiv, minimum, product
 from ...ir.facts import Facts
 from ...ir.target import Target
 from ...ir.types import bf16, f16, f32
-from ..loops import Contract, LoopKernel, PagedAttention, Pointwise, Reduce, Sample
+from ..loops import Contract, LoopKernel, PagedAttention, Pointwise, Reduce, Sample, feed_dtype
 from .elements import axis_facts, loads_of
 from .rewrite import can_split, has_prologue
 from .schedule import (
@@ -255,7 +255,8 @@ def _attention(
     kernel: LoopKernel, part: PagedAttention, facts: Facts, target: Target
 ) -> tuple[Dim, list[Bucket]]:
     """Pure decode (a token a sequence) by the number of sequences; everything else above MANY."""
-    width, is_f32 = power_of_2(part.head_dim), kernel.params[part.q].type.dtype == f32
+    width = power_of_2(part.head_dim)
+    is_f32 = feed_dtype(*(kernel.params[p].type.dtype for p in (part.q, part.kv))) == f32
     wide = part.head_dim > 128 or is_f32
     group = power_of_2(part.num_heads // part.num_kv_heads)
     roomy = target.shared_bytes >= ROOMY

@@ -6,8 +6,8 @@ neighbouring programs share tiles of w in the cache.
 """
 
 from ...ir.dim import ceildiv, product
-from ...ir.types import DType, f32
-from ..loops import Contract, Element, Load, LoopKernel, accumulator_of, held
+from ...ir.types import f32
+from ..loops import Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype, held
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, loads_of
 from .names import value_type
@@ -50,7 +50,9 @@ class _Emitter:
         self.x_shape = self._shape(schedule.bm, self.m_dim)
         self.w_shape = self._shape(schedule.bn, self.n_dim)
         self.acc_dtype = accumulator_of(part.x_dtype)
-        self.feed = feed_dtype(part, interpret)
+        self.feed = feed_dtype(part.x_dtype, part.w_dtype)
+        if interpret and self.feed.is_float:
+            self.feed = f32
         self.eviction = {
             load.param: "evict_first"
             for w in part.ws
@@ -176,11 +178,3 @@ class _Emitter:
         env = Env(self.body, self.kernel, extents, self.fixed, self.result_shape, 2, refs)
         for store in part.stores:
             env.store(store)
-
-
-def feed_dtype(part: Contract, interpret: bool) -> DType:
-    """The dtype both operands are given to the matrix unit in: the wider of the two."""
-    wider = max(part.x_dtype, part.w_dtype, key=lambda d: d.bits)
-    if part.x_dtype != part.w_dtype and wider.bits < 32 and wider.is_float:
-        wider = f32  # bf16 and f16: neither holds the other
-    return f32 if interpret and wider.is_float else wider

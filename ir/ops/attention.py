@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..op import broadcast_shapes, op
-from ..types import TensorType, bool_
+from ..types import TensorType, bool_, i32
 
 
 @op(kind="attention")
@@ -188,6 +188,9 @@ def paged_attention(
         raise TypeError(
             f"page_table is {page_table}, query_starts {query_starts}, context_lens {context_lens}"
         )
+    for given in (page_table, query_starts, context_lens):
+        if given.dtype != i32:
+            raise TypeError(f"page_table, query_starts and context_lens must be i32, not {given}")
     return q
 
 

@@ -10,6 +10,12 @@ def _float(x: TensorType) -> TensorType:
     return x
 
 
+def _number(x: TensorType) -> TensorType:
+    if x.dtype == bool_:
+        raise TypeError(f"x is {x}: needs a number dtype; cast it first")
+    return x
+
+
 def _compare(x: TensorType, y: TensorType) -> TensorType:
     return broadcast(x, y).with_dtype(bool_)
 
@@ -30,7 +36,7 @@ def add(x, y):
 @op(scalar="x - y")
 def sub(x, y):
     """x - y, with broadcasting."""
-    return broadcast(x, y)
+    return _number(broadcast(x, y))
 
 
 @op(scalar="x * y")
@@ -48,13 +54,13 @@ def div(x, y):
 @op(scalar="x // y")
 def floordiv(x, y):
     """The quotient rounded towards minus infinity, with broadcasting."""
-    return broadcast(x, y)
+    return _number(broadcast(x, y))
 
 
 @op(scalar="x % y")
 def mod(x, y):
     """x - y * floor(x / y): the sign of y, with broadcasting."""
-    return broadcast(x, y)
+    return _number(broadcast(x, y))
 
 
 @op(scalar="pow(x, y)")
@@ -78,13 +84,13 @@ def maximum(x, y):
 @op(scalar="-x")
 def neg(x):
     """-x."""
-    return x
+    return _number(x)
 
 
 @op(scalar="abs(x)")
 def abs(x):
     """The magnitude of x."""
-    return x
+    return _number(x)
 
 
 @op(scalar="exp(x)")
@@ -204,7 +210,7 @@ def trunc(x):
 @op(scalar="maximum(x, 0)")
 def relu(x):
     """max(x, 0)."""
-    return x
+    return _number(x)
 
 
 @op(scalar="x * sigmoid(x)")

@@ -5,7 +5,7 @@ import pytest
 from tilewright.ir.builder import Builder, Rebuilder
 from tilewright.ir.errors import ShapeError, UnsupportedOp
 from tilewright.ir.op import broadcast_shapes, get_op, normalize_axis, op
-from tilewright.ir.types import DTYPES, TensorType, bf16, dtype_of, f32, i64
+from tilewright.ir.types import DTYPES, TensorType, bf16, bool_, dtype_of, f32, i64
 from tilewright.ir.verify import verify
 
 
@@ -34,6 +34,7 @@ def test_types_are_inferred_and_attributes_completed(b):
         ),
         (lambda b, x: b.add(x, b.input("y", (8,), i64)), "add: dtypes differ(.|\n)*x is f32"),
         (lambda b, x: b.exp(b.input("y", (3,), i64)), "exp: x is i64.3.: needs a float dtype"),
+        (lambda b, x: b.neg(b.input("y", (3,), bool_)), "neg: x is bool.3.: needs a number dtype"),
         (lambda b, x: b.add(x), r"add: takes 2 operands \(x, y\), got 1"),
         (lambda b, x: b.concat(axis=0), "concat: needs at least one operand"),
         (lambda b, x: b.sum(x), "sum: needs 'axes'(.|\n)*axes, keepdims"),

@@ -58,8 +58,11 @@ def equal(compiled, program: Program, inputs: list[torch.Tensor]) -> list[str]:
 def test_every_cast_rounds_as_eager_does(device):
     def casts(given):
         for source, target in permutations(DTYPES, 2):
-            yield given[source].to(target)
-            yield given[source].to(target).to(source)
+            there = given[source].to(target)
+            yield there
+            # numbers that a float made infinite come back as what the machine makes of them
+            if source.is_floating_point or not target.is_floating_point:
+                yield there.to(source)
 
     program = Program(casts, DTYPES)
     compiled = tilewright.compile(program, target=device)

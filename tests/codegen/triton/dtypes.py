@@ -1,4 +1,4 @@
-"""Kernels over every dtype, and what the reference says of them, each value rounded to its dtype."""
+"""Kernels over every dtype, and what the reference, rounding as declared, says of them."""
 
 from collections.abc import Iterable
 

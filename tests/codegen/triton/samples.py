@@ -167,15 +167,16 @@ def scores(t=9) -> Case:
 
 
 def attention(
-    lengths, contexts, *, dtype=f32, heads=4, groups=2, size=8, page=4, window=None, softcap=None
-) -> Case:
+    lengths, contexts, *, dtype=f32, kv_dtype=None, heads=4, groups=2, size=8, page=4, window=None,
+    softcap=None,
+) -> Case:  # fmt: skip
     """Sequences of `lengths` new tokens, `contexts` cached ones in all; q is a slice."""
     b = Builder()
     s, n, pages, width = (b.dim(name, 1, 4096) for name in ("t", "seqs", "pages", "width"))
     inner = heads * size
     qkv = b.input("qkv", (s, inner + 8), dtype)
     q = b.reshape(b.slice(qkv, axis=1, start=8, stop=8 + inner), shape=(s, heads, size))
-    kv = b.state("kv", (pages, 2, groups, page, size), dtype)
+    kv = b.state("kv", (pages, 2, groups, page, size), kv_dtype or dtype)
     names = ("table", "starts", "lens")
     meta = [b.input(x, shape, i32) for x, shape in zip(names, ((n, width), (n + 1,), (n,)))]
     out = b.paged_attention(q, kv, *meta, scale=0.3, window=window, softcap=softcap)

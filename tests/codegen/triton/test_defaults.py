@@ -57,6 +57,7 @@ HEADS = {  # heads, groups, size, and more
     "large heads": dict(heads=8, groups=4, size=256, dtype=bf16, window=40, softcap=30.0),
     "odd heads": dict(heads=6, groups=6, size=80, dtype=f16),
     "float32": dict(heads=8, groups=2, size=64, dtype=f32),
+    "cache in float16": dict(heads=8, groups=2, size=64, dtype=bf16, kv_dtype=f16),
 }
 
 

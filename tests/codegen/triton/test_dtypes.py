@@ -6,13 +6,18 @@ import pytest
 from tilewright.codegen.triton.choose import choices
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.pool import compile_all
-from tilewright.codegen.triton.schedule import PointwiseSchedule, ReduceSchedule
+from tilewright.codegen.triton.schedule import (
+    AttentionSchedule,
+    PointwiseSchedule,
+    ReduceSchedule,
+)
+from tilewright.ir.errors import UnsupportedOp
 from tilewright.ir.target import TARGETS
-from tilewright.ir.types import DTYPES, bool_
+from tilewright.ir.types import DTYPES, bf16, bool_, f8e4m3, f16, f32, f64, i32
 
-from . import dtypes
+from . import dtypes, samples
 from .contractions import product
-from .harness import flat
+from .harness import check, flat
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
@@ -47,6 +52,22 @@ def test_integers_wrap(runner, dtype):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 def test_reductions(runner, dtype, schedule):
     compare(runner, dtypes.reductions(dtype), schedule)
+
+
+@pytest.mark.parametrize("pair", [(f64, f64), (f32, f8e4m3), (i32, f32)], ids=str)
+def test_attention_says_which_dtypes_it_takes(pair):
+    with pytest.raises(UnsupportedOp, match=f"of {pair[0]} over a cache of {pair[1]}") as caught:
+        samples.attention([1], [3], dtype=pair[0], kv_dtype=pair[1])
+    assert "f32, bf16 or f16" in caught.value.facts
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("pair", [(bf16, f16), (f16, bf16), (bf16, f32)], ids=str)
+def test_attention_over_a_cache_of_another_dtype(runner, pair):
+    case = samples.attention([1, 5], [9, 12], dtype=pair[0], kv_dtype=pair[1])
+    check(runner, case, AttentionSchedule(4, 16), 8e-3)
+    (launch,) = emit_kernel(case.kernel, "kernel", AttentionSchedule(4, 16), TARGETS["sm_90"])
+    assert "q = q.to(tl.float32)" in launch.source  # which holds both
 
 
 @pytest.mark.slow
