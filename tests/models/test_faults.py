@@ -67,16 +67,16 @@ LOOKUPS = {
 
 
 @pytest.mark.parametrize("name", LOOKUPS)
-def test_an_index_is_eagers_or_an_error(name):
+def test_an_index_is_eagers_or_an_error(name, device):
     module, good, bad = LOOKUPS[name]
     module.eval()
     torch.manual_seed(0)
-    compiled = tilewright.compile(module, (torch.tensor([0, 0]),), target="cpu")
+    compiled = tilewright.compile(module, (torch.tensor([0, 0]),), target=device)
     size = max(good) + 1
     for index in good:
         i = torch.tensor([index, 0])
         with torch.no_grad():
-            torch.testing.assert_close(compiled(i), module(i))
+            torch.testing.assert_close(compiled(i).cpu(), module(i))
     for index in bad:
         wrong = torch.tensor([0, index])
         with torch.no_grad(), pytest.raises((IndexError, RuntimeError)):
@@ -85,7 +85,7 @@ def test_an_index_is_eagers_or_an_error(name):
             compiled(wrong)
         i = torch.tensor([good[1], good[0]])  # and nothing of the fault stays
         with torch.no_grad():
-            torch.testing.assert_close(compiled(i), module(i))
+            torch.testing.assert_close(compiled(i).cpu(), module(i))
 
 
 def test_the_error_names_operation_module_and_line():
@@ -109,18 +109,18 @@ DIVISIONS = {
     ("name", "dtype"),
     [(name, torch.int64) for name in DIVISIONS] + [("%", torch.int32), ("//", torch.uint8)],
 )
-def test_an_integer_divided_by_zero(name, dtype):
+def test_an_integer_divided_by_zero(name, dtype, device):
     module = Case(DIVISIONS[name])
     a, b = torch.tensor([7, 5, 100], dtype=dtype), torch.tensor([3, 2, 9], dtype=dtype)
-    compiled = tilewright.compile(module, (a, b), target="cpu")
-    assert torch.equal(compiled(a, b), module(a, b))
+    compiled = tilewright.compile(module, (a, b), target=device)
+    assert torch.equal(compiled(a, b).cpu(), module(a, b))
     b[1] = 0
     with pytest.raises(RuntimeError, match="ZeroDivision"):
         module(a, b)
     with pytest.raises(DivisionByZero, match="integer is divided by zero"):
         compiled(a, b)
     b[1] = 1
-    assert torch.equal(compiled(a, b), module(a, b))
+    assert torch.equal(compiled(a, b).cpu(), module(a, b))
 
 
 def test_floats_divided_by_zero_are_not_faults():

@@ -1,52 +1,54 @@
-"""Builds for every GPU target on a machine without one: what the default schedules make.
+"""Contractions of every prologue and epilogue, under every default schedule, build for GPUs.
 
-The matrix: contractions of every prologue in bf16, f16 and f32 for sm_90, and in bf16 for the other
-targets; of every epilogue in bf16 for sm_90. Every schedule of the table is built with the plain
-prologue, the table's ends with the others. Equal kernels are built once.
+A kernel is decided by prologue, epilogue, dtype, schedule and target. All of these against each
+other are too many, so schedules are dealt out to the targets: of one prologue or epilogue in one
+dtype, each schedule of the table is built for one target, and each target has another of them.
+Equal kernels are built once.
 """
 
 import pytest
 
 from tilewright.codegen.triton.choose import choices
-from tilewright.codegen.triton.emit import emit_kernel
+from tilewright.codegen.triton.emit import Emitted, emit_kernel
 from tilewright.codegen.triton.pool import compile_all
-from tilewright.ir.target import TARGETS
+from tilewright.ir.target import TARGETS, Target
 from tilewright.ir.types import bf16, f16, f32
 
 from .contractions import EPILOGUES, PROLOGUES, product
+from .harness import Case
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
 GPUS = [t for t in TARGETS.values() if t.is_gpu]
-DTYPES = {t.name: (bf16, f16, f32) if t.name == "sm_90" else (bf16,) for t in GPUS}
 SIZE = {"n": 128, "k": 200}  # the last tile of k is partly empty
 
 
-def launches(case, target, every: bool):
-    """What the default schedules launch; of the table's ends alone unless `every`."""
-    schedules = [schedule for _, _, schedule in choices(case.kernel, target)[1]]
-    chosen = schedules if every else [schedules[0], schedules[-1]]
-    return [e for s in dict.fromkeys(chosen) for e in emit_kernel(case.kernel, "kernel", s, target)]
+def dealt(case: Case, target: Target, place: int) -> list[Emitted]:
+    """What the schedules that fall to place `place` of the targets launch."""
+    schedules = [*dict.fromkeys(schedule for _, _, schedule in choices(case.kernel, target)[1])]
+    chosen = schedules[place % len(GPUS) :: len(GPUS)]
+    return [e for s in chosen for e in emit_kernel(case.kernel, "kernel", s, target)]
 
 
-def build(found, target) -> None:
-    """Build each distinct launch, by all cores."""
-    distinct = list({(e.source, e.signature, e.num_warps, e.num_stages): e for e in found}.values())
-    assert distinct
-    for emitted, made in zip(distinct, compile_all(distinct, target), strict=True):
+def build(launches: list[Emitted], target: Target) -> None:
+    """Compile them: each gives a binary that fits."""
+    for emitted, made in zip(launches, compile_all(launches, target), strict=True):
         assert made.binary[:4] == b"\x7fELF", emitted.name
         assert made.shared_bytes <= target.shared_bytes, emitted.name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
-def test_contractions_of_every_prologue(target):
-    found = []
-    for number, prologue in enumerate(PROLOGUES):
-        for dtype in DTYPES[target.name]:
-            case = product(prologue, dtype=dtype, **SIZE)
-            found += launches(case, target, every=number == 0)
-    build(found, target)
+def test_contractions_build(target):
+    parts = [(prologue, None) for prologue in PROLOGUES]
+    parts += [("rounded", epilogue) for epilogue in EPILOGUES]
+    found = {}
+    for number, (prologue, epilogue) in enumerate(parts):
+        for shift, dtype in enumerate((bf16, f16, f32)):
+            case = product(prologue, epilogue, dtype=dtype, **SIZE)
+            for e in dealt(case, target, GPUS.index(target) + number + shift):
+                found[e.source, e.signature, e.num_warps, e.num_stages] = e
+    build(list(found.values()), target)
 
 
 @pytest.mark.slow
@@ -61,10 +63,12 @@ def test_few_rows_of_float32(target):
     build(found, target)
 
 
-@pytest.mark.slow
-def test_contractions_of_every_epilogue():
-    target = TARGETS["sm_90"]
-    found = []
-    for epilogue in EPILOGUES:
-        found += launches(product("rounded", epilogue, dtype=bf16, **SIZE), target, every=False)
-    build(found, target)
+def test_each_schedule_falls_to_one_target():
+    """Also where a table is shorter than there are targets."""
+    for dtype in (bf16, f16, f32):
+        case = product("norm", dtype=dtype, **SIZE)
+        for target in GPUS:
+            schedules = {schedule for _, _, schedule in choices(case.kernel, target)[1]}
+            launched = [e for place in range(len(GPUS)) for e in dealt(case, target, place)]
+            wanted = [e for s in schedules for e in emit_kernel(case.kernel, "kernel", s, target)]
+            assert sorted(e.source for e in launched) == sorted(e.source for e in wanted)
