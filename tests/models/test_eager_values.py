@@ -274,23 +274,25 @@ def test_rows_that_see_nothing(is_float):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
-def softmax_written_out(x):
+def softmaxes(x):
     e = (x - x.amax(-1, keepdim=True)).exp()
-    return e / e.sum(-1, keepdim=True)
+    return x.softmax(-1), e / e.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("function", [lambda x: x.softmax(-1), softmax_written_out])
-def test_softmax_is_near_to_an_element(function):
+def test_softmax_is_near_to_an_element():
     """Every probability by itself, small ones too; exactly 1 / n where all are equal."""
     x = torch.randn(40, 999, generator=torch.Generator().manual_seed(2)) * 8
-    compiled = tilewright.compile(module(function), (x,), target="cpu")
+    compiled = tilewright.compile(module(softmaxes), (x,), target="cpu")
     want = (x - x.amax(-1, keepdim=True)).double().softmax(-1)
-    torch.testing.assert_close(compiled(x).double(), want, rtol=1e-6, atol=1e-37)
-    assert torch.equal(compiled(x * 0 + 5), torch.full_like(x, 1 / 999))
+    for got in compiled(x):
+        torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=1e-37)
+    for got in compiled(x * 0 + 5):
+        assert torch.equal(got, torch.full_like(x, 1 / 999))
     for row, value in enumerate((-INF, INF, NAN)):
         x[row, 7] = value
     x[3] = -INF
-    assert torch.equal(compiled(x).isnan(), x.softmax(-1).isnan())
+    for got in compiled(x):
+        assert torch.equal(got.isnan(), x.softmax(-1).isnan())
 
 
 def gradient(x):
