@@ -148,7 +148,7 @@ def _contract(part: Contract, facts: Facts, target: Target) -> tuple[Dim, list[B
     feed = {part.x_dtype, part.w_dtype}
     if not feed <= {bf16, f16} and not feed <= {bf16, f16, f32}:
         # float64 and integers: exact in plain arithmetic, and rare
-        one, several = gemv_schedule(part, facts), rows_schedule(part, facts)
+        one, several = gemv_schedule(part, facts), rows_schedule(part, facts, target)
         return rows, clip([(0, 1, one), (2, None, several)], facts, rows)
     prologue = has_prologue(part)
     if f32 in feed or len(feed) > 1:
@@ -156,7 +156,7 @@ def _contract(part: Contract, facts: Facts, target: Target) -> tuple[Dim, list[B
         few: Schedule = DotSchedule(16, 32, 32, True, prologue, num_warps=4, num_stages=3)
         most = 32
         if all(_factor(load.offset, part.k.name) == 1 for w in part.ws for load in loads_of(w)):
-            few, most = rows_schedule(part, facts), 64
+            few, most = rows_schedule(part, facts, target), 64
         table: list[Bucket] = [
             (0, 1, gemv_schedule(part, facts)),
             (2, most, few),
@@ -184,7 +184,7 @@ def gemv_schedule(part: Contract, facts: Facts) -> GemvSchedule:
     return GemvSchedule(2, bk, prefetch=1, num_warps=min(max(bk // 256, 1), 8))
 
 
-def rows_schedule(part: Contract, facts: Facts) -> GemvSchedule:
+def rows_schedule(part: Contract, facts: Facts, target: Target) -> GemvSchedule:
     """A few rows of x, on ordinary cores, where rows of w lie along k.
 
     They multiply eight rows of float32 in less time than w takes to arrive (on an H200 at 16 of its
@@ -192,16 +192,16 @@ def rows_schedule(part: Contract, facts: Facts) -> GemvSchedule:
     they are as fast as tiles of IEEE products or faster (benchmarks/gpu_rows.py).
     """
     n, k = facts.hint(part.n.extent) * len(part.ws), facts.hint(part.k.extent)
-    bn = 4 // len(part.ws)
-    # what a thread loads at once, where all threads of a warp lie along k
+    bn, warp = 4 // len(part.ws), target.warp_size
+    bk = 4 * warp  # all threads of a warp lie along k, and each folds what it loads at once
     fold = min(max(16 // max(part.x_dtype.nbytes, part.w_dtype.nbytes), 1), 4)
     if k > 2 * n and k >= 1024:  # few and long: four warps to a row of w
-        return GemvSchedule(bn, 512, prefetch=2, num_warps=4, rows=8, fold=fold)
+        return GemvSchedule(bn, 4 * bk, prefetch=2, num_warps=4, rows=8, fold=fold)
     if k > 1024:
-        return GemvSchedule(bn, 128, prefetch=2, num_warps=1, rows=8, fold=fold)
-    bk = min(max(power_of_2(k), 32), 128)
+        return GemvSchedule(bn, bk, prefetch=2, num_warps=1, rows=8, fold=fold)
+    bk = min(max(power_of_2(k), warp), bk)
     bn = bn if n >= 768 else 2  # more programs
-    return GemvSchedule(bn, bk, prefetch=4, num_warps=1, rows=4, fold=min(fold, bk // 32))
+    return GemvSchedule(bn, bk, prefetch=4, num_warps=1, rows=4, fold=min(fold, bk // warp))
 
 
 def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotSchedule:
