@@ -113,6 +113,9 @@ class CpuDevice:
         """Threads that the next run uses."""
         return self._threads or get_switch("threads") or usable_cores()
 
+    def enter(self) -> None:
+        """See Device. A CPU is there in every thread and process."""
+
     def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> HostMemory:
         """See Device. Memory is always zero when new."""
         available = available_bytes() if nbytes >= CHECK_BYTES else nbytes

@@ -5,6 +5,7 @@ Everything a device is told goes to one stream of its own. Only what cuda-core h
 CUDA does not survive a fork: in a child each use is a DeviceError, and nothing is given back there.
 """
 
+import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -66,7 +67,6 @@ class CudaDevice:
     def __init__(self, index: int = 0):
         self.core, self.driver = load_cuda()
         self._is_forked = False
-        tell_after_fork(self)
         found = count_devices()
         if index >= found:
             raise DeviceError(
@@ -88,10 +88,16 @@ class CudaDevice:
         self.check(
             self.driver.cuMemPoolSetAttribute(pool, threshold, self.driver.cuuint64_t(KEPT_BYTES))
         )
+        tell_after_fork(self)
 
     def after_fork(self) -> None:
         """In a forked process: all that was made on this device is the parent's."""
         self._is_forked = True
+        self.abandon(self.stream)
+
+    def abandon(self, thing: Any) -> None:
+        """Never destroy what cuda-core made: in a forked process that crashes in the driver."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
     def enter(self) -> None:
         """Make the device current in this thread. DeviceError in a process forked since."""
@@ -234,17 +240,15 @@ class _Library:
 
     def __init__(self, blob: bytes, device: CudaDevice):
         self._device = device
-        loaded = device.driver.cuLibraryLoadData(blob, [], [], 0, [], [], 0)
-        self._handle = device.check(loaded)
+        self._handle = device.check(device.driver.cuLibraryLoadData(blob, [], [], 0, [], [], 0))
         self._finalizer = weakref.finalize(self, device.unload, self._handle)
         self._finalizer.atexit = False  # the driver takes everything back by itself
 
     def kernel(self, name: str) -> Any:
         """One of its kernels. It does not keep the library."""
-        found = self._device.check(
-            self._device.driver.cuLibraryGetKernel(self._handle, name.encode())
-        )
-        return self._device.core.Kernel.from_handle(int(found))
+        device = self._device
+        found = device.check(device.driver.cuLibraryGetKernel(self._handle, name.encode()))
+        return device.core.Kernel.from_handle(int(found))
 
 
 class CudaModule:
@@ -285,7 +289,7 @@ class CudaModule:
             ]
             config = self._config(kernel, grid)
             prepared.append((self._kernels[kernel.name], config, launch.buffers, dims, kernel))
-        return CudaPlan(self, self._device, prepared, scratch)
+        return CudaPlan(self._device, prepared, scratch, keep=self)
 
     def _config(self, kernel: Kernel, grid: tuple[int, ...]) -> Any:
         pdl = bool(kernel.options.get("pdl"))
@@ -304,10 +308,9 @@ class CudaPlan:
     """Launches with all but the addresses fixed."""
 
     def __init__(
-        self, module: CudaModule, device: CudaDevice, launches: list[tuple], scratch_bytes: int
+        self, device: CudaDevice, launches: list[tuple], scratch_bytes: int, keep: Any = None
     ):
-        self._module = module  # kept loaded
-        self._device, self._launches = device, launches
+        self._device, self._launches, self._keep = device, launches, keep  # `keep` stays loaded
         self._scratch = (
             device.allocate(scratch_bytes, "kernels' scratch") if scratch_bytes else None
         )
@@ -373,10 +376,15 @@ class CudaPlan:
 
 
 class _Replay:
-    """A captured graph, and the plan that owns the code and the scratch it uses."""
+    """A captured graph, and the plan that owns what it uses."""
 
     def __init__(self, graph: Any, plan: CudaPlan, device: CudaDevice):
         self._graph, self._plan, self._device = graph, plan, device  # freed in this order
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a forked process: the graph is the parent's."""
+        self._device.abandon(self._graph)
 
     def __call__(self) -> None:
         self._device.enter()

@@ -73,6 +73,10 @@ class Device(Protocol):
     dlpack_device: tuple[int, int]  # (1, 0) for the CPU, (2, index) for CUDA
     dlpack_stream: int | None  # what producers of DLPack capsules are told to wait for
 
+    def enter(self) -> None:
+        """Make the device current in this thread. DeviceError in a process that cannot use it."""
+        ...
+
     def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> Memory:
         """Memory of `nbytes`, its address a multiple of ALIGNMENT; undefined content unless `zero`.
 

@@ -110,6 +110,7 @@ class Executable:
         """
         if named:
             inputs = self._in_order(inputs, named)
+        self.device.enter()
         stream = self.device.dlpack_stream
         views = [view_of(array, stream) for array in inputs]
         self._check(views)
