@@ -82,16 +82,35 @@ def test_without_a_compiler(command, folder, tmp_path):
     )
 
 
-@pytest.mark.parametrize("seconds", [0.15, 0.4, 1.5, 4.0])
+# The command line, which closes a descriptor once it minds signals: before, they end Python itself.
+MINDFUL = """
+import os, sys
+from contextlib import contextmanager
+from tilewright.cli import interruption, main
+watched = interruption.watched
+@contextmanager
+def told():
+    with watched():
+        os.close(int(sys.argv.pop()))
+        yield
+interruption.watched = told
+main()
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.4, 1.5, 4.0])
 def test_ctrl_c_at_any_moment(folder, tmp_path, seconds):
     """In imports, while tracing, while the C++ compiler runs: one line, 130, nothing left."""
-    command = [sys.executable, "-m", "tilewright.cli", "generate", str(folder), "hi", "-q"]
+    begun, told = os.pipe()
+    command = [sys.executable, "-c", MINDFUL, "generate", str(folder), "hi", "-q", str(told)]
     temporary, kept = tmp_path / "tmp", tmp_path / "cache"
     temporary.mkdir()
     env = {**os.environ, "TILEWRIGHT_CACHE": str(kept), "TMPDIR": str(temporary)}
-    process = subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "pass_fds": (told,)}
+    process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
+    os.close(told)
+    with os.fdopen(begun, "rb") as pipe:
+        pipe.read()
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: compilers get it as well
     out, err = process.communicate(timeout=600)
