@@ -33,11 +33,14 @@ $(VENV)/.stamp: pyproject.toml constraints.txt Makefile
 demo: setup
 	$(BIN)/tilewright demo
 
+# A file is one worker's. In their own order: by numbers of tests, a file of few long ones comes last.
+SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest $(SHARED)
 
 test-fast: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest $(SHARED) -m 'not slow'
 
 # A GPU machine has its own torch and Triton: no environment is made. The link names the package.
 # With pytest-xdist, GPU_FLAGS="-n 12" takes 2.5 minutes: the time goes into compiling kernels.
