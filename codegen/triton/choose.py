@@ -192,16 +192,16 @@ def rows_schedule(part: Contract, facts: Facts, target: Target) -> GemvSchedule:
     they are as fast as tiles of IEEE products or faster (benchmarks/gpu_rows.py).
     """
     n, k = facts.hint(part.n.extent) * len(part.ws), facts.hint(part.k.extent)
-    bn, warp = 4 // len(part.ws), target.warp_size
+    width, warp = max(part.x_dtype.nbytes, part.w_dtype.nbytes, 4), target.warp_size
+    bn = max(16 // width // len(part.ws), 1)
     bk = 4 * warp  # all threads of a warp lie along k, and each folds what it loads at once
-    fold = min(max(16 // max(part.x_dtype.nbytes, part.w_dtype.nbytes), 1), 4)
-    if k > 2 * n and k >= 1024:  # few and long: four warps to a row of w
-        return GemvSchedule(bn, 4 * bk, prefetch=2, num_warps=4, rows=8, fold=fold)
-    if k > 1024:
-        return GemvSchedule(bn, bk, prefetch=2, num_warps=1, rows=8, fold=fold)
+    fold = 16 // width
+    if k > 2048:
+        warps = 2 if k > 2 * n else 1  # rows of w that are few and long are shared by two
+        return GemvSchedule(bn, warps * bk, 2, warps, rows=8, fold=fold)
     bk = min(max(power_of_2(k), warp), bk)
-    bn = bn if n >= 768 else 2  # more programs
-    return GemvSchedule(bn, bk, prefetch=4, num_warps=1, rows=4, fold=min(fold, bk // warp))
+    ahead = 4 if n < 8192 else 2  # many programs hide the wait better than many registers
+    return GemvSchedule(bn, bk, ahead, num_warps=1, rows=4, fold=min(fold, bk // warp))
 
 
 def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotSchedule:

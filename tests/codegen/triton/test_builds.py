@@ -56,8 +56,8 @@ def test_contractions_build(target):
 def test_few_rows_of_float32(target):
     """Long rows of w, few and many: programs of several warps, and of one that loops."""
     found = []
-    for n in (128, 600):
-        case = product("norm", n=n, k=1100)
+    for n in (128, 1200):
+        case = product("norm", n=n, k=2100)
         (schedule,) = [s for low, _, s in choices(case.kernel, target)[1] if low == 2]
         found += emit_kernel(case.kernel, "kernel", schedule, target)
     build(found, target)
