@@ -58,8 +58,8 @@ def emit_kernel(
 def overlaps(kernel: LoopKernel, schedule: Schedule) -> bool:
     """Whether a launch is worth starting beside those in front of it and behind it.
 
-    Contractions of float32 over several rows are not: they run on ordinary cores, which programs
-    that wait for their turn take from them. On an H200, BERT in float32 took 3 times as long.
+    Contractions of float32 in tiles are not: they run on ordinary cores, which programs that wait
+    for their turn take from them. On an H200, BERT in float32 took 3 times as long.
     """
     part = kernel.parts[0]
     is_wide = isinstance(part, Contract) and f32 in (part.x_dtype, part.w_dtype)
