@@ -69,7 +69,7 @@ TABLE = (
         "threads",
         "int",
         None,
-        "CPU threads that kernels use. Default: the cores this process may run on.",
+        "CPU threads that kernels use. Default: this process's cores, or one for little work.",
     ),
     Switch(
         "cxx",

@@ -74,7 +74,8 @@ class Sizes:
             grid = tuple([numbers[i] for i in choice.grid])
             if 0 not in grid:
                 dims = tuple([numbers[i] for i in choice.dims])
-                launches.append(Launch(index, choice.kernel, choice.buffers, dims, grid))
+                work = numbers[step.traffic] + numbers[step.operations]
+                launches.append(Launch(index, choice.kernel, choice.buffers, dims, grid, work))
         arena_bytes = numbers[self._place[self.program.arena_bytes]]
         offsets = [numbers[i] for i in self._offsets]
         self._check.check(offsets, [numbers[i] for i in self._nbytes], arena_bytes, dict(values))
@@ -104,7 +105,13 @@ class Sizes:
             raise _no_number(self.program, str(error)) from error
 
     def _compile_step(self, step: Step) -> "_Step":
-        return _Step(self._place[step.select], tuple(map(self._compile_choice, step.choices)))
+        place = self._place
+        return _Step(
+            place[step.select],
+            place[step.traffic],
+            place[step.operations],
+            tuple(map(self._compile_choice, step.choices)),
+        )
 
     def _compile_choice(self, choice: Choice) -> "_Choice":
         names = [a for a in choice.args if isinstance(a, str)]
@@ -134,6 +141,8 @@ class _Choice:
 @dataclass(frozen=True, slots=True)
 class _Step:
     select: int
+    traffic: int
+    operations: int
     choices: tuple[_Choice, ...]
 
 

@@ -22,6 +22,9 @@ from .device import Launch
 
 ABI_VERSION = 2
 OK, NO_MEMORY, BAD_STEP = 0, 1, 2
+# bytes and operations of a run that one core does in 100 us: waking others, and waiting for them
+# after each step, takes as long, and far longer where they have other work
+SHARED_WORK = 1 << 19
 CHECK_BYTES = 16 << 20  # smaller requests are not held against what the machine has left
 
 # TwStep: which kernel, where its pointers and dims are
@@ -108,10 +111,10 @@ class CpuDevice:
     def __init__(self, threads: int | None = None):
         self._threads = threads
 
-    @property
-    def threads(self) -> int:
-        """Threads that the next run uses."""
-        return self._threads or get_switch("threads") or usable_cores()
+    def threads(self, work: int) -> int:
+        """Threads for a run of so much work: as asked for, else one where more do not pay."""
+        asked = self._threads or get_switch("threads")
+        return asked or (usable_cores() if work >= SHARED_WORK else 1)
 
     def enter(self) -> None:
         """See Device. A CPU is there in every thread and process."""
@@ -207,6 +210,7 @@ class CpuPlan:
         device: CpuDevice,
     ):
         self._library, self._device, self._count = library, device, len(launches)
+        self._work = sum(launch.work for launch in launches)
         self._which = np.array([b for launch in launches for b in launch.buffers], np.int64)
         self._pointers = np.zeros(max(len(self._which), 1), np.uint64)
         dims = [d for launch in launches for d in launch.dims]
@@ -237,7 +241,7 @@ class CpuPlan:
             return
         if self._count and len(self._which):
             addresses.take(self._which, out=self._pointers)
-        threads = self._device.threads
+        threads = self._device.threads(self._work)
         status = self._library.run(self._steps_at, self._count, threads, nanoseconds)
         if status == NO_MEMORY:
             needed = self._library.scratch_bytes(self._steps_at, self._count, threads)

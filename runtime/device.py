@@ -26,6 +26,7 @@ class Launch:
     buffers: tuple[int, ...]
     dims: tuple[int, ...]
     grid: tuple[int, ...] = ()
+    work: int = 0  # bytes that must move, and operations
 
 
 class Memory(Protocol):

@@ -14,6 +14,8 @@ os.environ.setdefault("TILEWRIGHT_CHECK", "1")
 # No test may reach for a model hub: it would hang where there is no network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Small programs as well run on several threads: without the switch they would use one.
+os.environ.setdefault("TILEWRIGHT_THREADS", str(min(4, len(os.sched_getaffinity(0)))))
 
 # The same examples in each run, and no clock: on a busy machine nothing is slow for its own sake.
 settings.register_profile(

@@ -99,6 +99,21 @@ def test_threads_without_work_end(program):
         np.testing.assert_array_equal(got, want)
 
 
+def test_little_work_wakes_nobody(program, monkeypatch):
+    monkeypatch.delenv("TILEWRIGHT_THREADS")
+    monkeypatch.setattr("tilewright.runtime.cpu.usable_cores", lambda: 3)
+    gc.collect()
+    before = held()[2]
+    exe, asked = load(program, None), load(program, 2)
+    (few, _), (many, _) = run(exe, X[:1]), run(load(program, 1))
+    assert held()[2] == before
+    np.testing.assert_array_equal(few, many[:1])
+    np.testing.assert_array_equal(run(exe)[0], many)
+    assert held()[2] == before + 2
+    np.testing.assert_array_equal(run(asked, X[:1])[0], few)
+    assert held()[2] == before + 3, "asked for, they are used"
+
+
 def test_callers_of_several_threads(program):
     executables = [load(program, 2) for _ in range(2)]
     wanted = run(executables[0])
