@@ -36,6 +36,7 @@ def compile_model(
     The target may be a GPU that this machine does not have.
     """
     from ..runtime.artifact import is_artifact, save_artifact
+    from ..runtime.storage import check_writable
     from .build_model import get_model
     from .compiler import resolve_target
     from .counted import counted
@@ -48,6 +49,7 @@ def compile_model(
             facts="it is an artifact" if is_artifact(output) else "it is no artifact",
             fix="--force replaces an artifact" if is_artifact(output) else "choose another name",
         )
+    check_writable(output)
     start = time.perf_counter()
     request = Request(
         model,

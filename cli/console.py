@@ -48,7 +48,8 @@ def verb(function: Callable) -> Callable:
             raise  # usage: typer prints it and exits with 2
         except OSError as error:
             # a file that cannot be written, a full disk: the system's own words say what
-            _fail(f"{_red(type(error).__name__)}: {error.filename or ''}: {error.strerror}", 1)
+            where = f"{error.filename}: " if error.filename else ""
+            _fail(f"{_red(type(error).__name__)}: {where}{error.strerror or error}", 1)
         except Exception as error:  # noqa: BLE001  (the last resort of a command line)
             hint = (
                 "" if _debug else "\n  run it again with --debug to see where, and please report it"
@@ -102,7 +103,13 @@ def print_json(data: object) -> None:
 
 
 def prepare_streams() -> None:
-    """Let the output take any text: what its encoding lacks is written as an escape."""
+    """Let the output take any text: what its encoding lacks is written as an escape.
+
+    A stream that was closed before the process began becomes one that nobody reads.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  as long as the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

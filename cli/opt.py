@@ -88,7 +88,8 @@ def read_text(file: str) -> str:
         return read_input()
     path = Path(file)
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
+        other = "is a folder" if path.is_dir() else "is a device, a pipe or a socket"
+        what = other if path.exists() else "does not exist"
         raise OptionError(f"{file} {what}", fix="give the path of a graph's text, or -")
     with decoded(file):
         return path.read_text(encoding="utf-8")

@@ -2,6 +2,9 @@
 every ten seconds.
 """
 
+import contextlib
+import io
+import os
 import sys
 import threading
 import time
@@ -13,6 +16,7 @@ from ..ir.progress import UNITS, Progress, unwatched
 from .console import human_bytes
 
 BAR = 24  # columns
+COLUMNS = 80  # of a terminal that does not tell
 REDRAW = 0.5  # seconds between drawings while nothing is reported: the line shows that time passes
 LEAST = 0.05  # seconds between drawings while much is reported
 INTERVAL = 10.0  # seconds between lines where there is no terminal
@@ -25,9 +29,14 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
     if quiet:
         yield unwatched
         return
-    watcher = Line(sys.stderr) if sys.stderr.isatty() else Log(sys.stderr)
+    if sys.stderr.isatty():
+        watcher = Line(sys.stderr)
+        others = contextlib.redirect_stderr(_Above(watcher))
+    else:
+        watcher, others = Log(sys.stderr), contextlib.nullcontext()
     try:
-        yield watcher.show
+        with others:
+            yield watcher.show
     finally:
         watcher.close()
 
@@ -36,7 +45,8 @@ class Watcher:
     """Keeps what was reported last, and draws it now and then from a thread of its own."""
 
     def __init__(self, stream: TextIO, every: float, clock: Callable[[], float]):
-        self._stream, self._every, self._clock = stream, every, clock
+        self._stream: TextIO | None = stream
+        self._every, self._clock = every, clock
         self._begin = self._stage_begin = clock()
         self._shown = ("start", 0, 1)
         self._lock = threading.RLock()  # two threads draw
@@ -57,6 +67,11 @@ class Watcher:
         self._closed.set()
         self._thread.join()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is drawn any more."""
+        return self._closed.is_set()
+
     def seconds_left(self) -> float | None:
         """Of this stage, at its speed so far; None while that is not known."""
         _, done, of = self._shown
@@ -70,6 +85,15 @@ class Watcher:
     def _keep_drawing(self) -> None:
         while not self._closed.wait(self._every):
             self.draw()
+
+    def _write(self, text: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # nobody reads any more, which is no reason to stop working
+            self._stream = None
 
     def _times(self) -> str:
         left = self.seconds_left()
@@ -87,6 +111,7 @@ class Line(Watcher):
     ):
         self._full = "━" if _can_show("━", stream) else "="
         self._drawn = float("-inf")
+        self._unfinished = ""  # of what others write
         super().__init__(stream, every, clock)
 
     def show(self, stage: str, done: int, of: int) -> None:
@@ -103,17 +128,55 @@ class Line(Watcher):
             filled = BAR * done // max(of, 1)
             bar = self._full * filled + " " * (BAR - filled)
             count = f"{_count(stage, done, of)}  " if of > 1 else ""
-            self._write(f"{stage:<8} {bar} {count}{self._times()}")
+            text = f"{stage:<8} {bar} {count}{self._times()}"
+            columns = _columns(self._stream) - 1  # a line that is full would begin another
+            if len(text) > columns:
+                text = f"{stage} {count}{self._times()}"[:columns]
+            self._redraw(text)
             self._drawn = self._clock()
+
+    def write_above(self, text: str) -> None:
+        """Keep what others write: its whole lines go above this one."""
+        with self._lock:
+            whole, newline, self._unfinished = (self._unfinished + text).rpartition("\n")
+            if newline:
+                self._redraw(whole + newline)
+                self.draw()
 
     def close(self) -> None:
         """Leave an empty line."""
         super().close()
-        self._write("")
+        self._redraw(self._unfinished)
 
-    def _write(self, text: str) -> None:
-        self._stream.write(f"\r\x1b[2K{text}")
+    def _redraw(self, text: str) -> None:
+        self._write(f"\r\x1b[2K{text}")
+
+
+class _Above(io.TextIOBase):
+    """Standard error while a line is drawn on it, for everybody else."""
+
+    def __init__(self, line: Line):
+        self._line, self._stream = line, sys.stderr
+
+    def write(self, text: str) -> int:
+        """Write whole lines above the drawn one, and anything once that is gone."""
+        if self._line.is_closed:
+            return self._stream.write(text)
+        self._line.write_above(text)
+        return len(text)
+
+    def flush(self) -> None:
         self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    @property
+    def encoding(self) -> str:
+        return self._stream.encoding
 
 
 class Log(Watcher):
@@ -133,15 +196,20 @@ class Log(Watcher):
             stage, done, of = self._shown
             unit = UNITS.get(stage, "")
             count = f" {_count(stage, done, of)}" + ("" if unit == "bytes" else f" {unit}")
-            print(
-                f"{stage}{count if of > 1 else ''}, {self._times()}", file=self._stream, flush=True
-            )
+            self._write(f"{stage}{count if of > 1 else ''}, {self._times()}\n")
 
 
 def _count(stage: str, done: int, of: int) -> str:
     if UNITS.get(stage) == "bytes":
         return f"{human_bytes(done)} of {human_bytes(of)}"
     return f"{done}/{of}"
+
+
+def _columns(stream: TextIO | None) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or COLUMNS
+    except (OSError, ValueError, AttributeError):  # a stream in memory
+        return COLUMNS
 
 
 def _can_show(text: str, stream: TextIO) -> bool:

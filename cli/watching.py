@@ -25,7 +25,14 @@ def start_logging() -> None:
     for topic in switches.get("log"):
         logger = logging.getLogger(f"tilewright.{topic}")
         if not logger.handlers:
-            handler = logging.StreamHandler(sys.stderr)
+            handler = _StandardError()
             handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
             logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+class _StandardError(logging.Handler):
+    """To whatever is standard error at the time: a line may be drawn on it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import stat
 import struct
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -246,10 +247,24 @@ def new_storage(path: Path) -> Iterator[Writer]:
     A path that ends in .zip becomes a zip. An artifact that is there already is replaced; anything
     else that is there is left alone, and an ArtifactError.
     """
-    try:
+    with _written(path):
         _check_replaceable(path)
         with _new_files(path) as writer:
             yield writer
+
+
+def check_writable(path: Path) -> None:
+    """ArtifactError, before there is anything to write, where no artifact can be made at `path`."""
+    with _written(path):
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=there):
+            pass
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ArtifactError(
             "the artifact cannot be written",

@@ -3,6 +3,7 @@ who listens.
 """
 
 import io
+import sys
 import threading
 import time
 
@@ -53,6 +54,64 @@ def test_a_line_shows_how_far_the_work_is_and_is_gone_afterwards(clock):
         f"pack     {'━' * (BAR // 4)}{' ' * (BAR * 3 // 4)} 1.5 MiB of 6.0 MiB  0 s",
         "",
     ]
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 200])
+def test_a_line_never_fills_the_terminals_own(clock, monkeypatch, columns):
+    """One that did would go on in the next, where no redrawing reaches it."""
+    monkeypatch.setattr("tilewright.cli.progress._columns", lambda stream: columns)
+    stream = io.StringIO()
+    line = Line(stream, 3600, clock)
+    for stage, of in {"capture": 30, "compile": 3000, "pack": 15 << 40, "prompts": 2}.items():
+        line.show(stage, 0, of)
+        clock.now += 5
+        line.show(stage, of // 2, of)
+        line.draw()
+    line.close()
+    assert max(map(len, drawn(stream))) < columns
+    assert any("1500/3000" in text for text in drawn(stream))
+
+
+def test_what_others_write_meanwhile_stands_above_the_line(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress() as show:
+        show("capture", 1, 2)
+        print("one\ntwo\nhal", end="", file=sys.stderr)
+        show("capture", 2, 2)
+        print("f", file=sys.stderr)
+        print("rest", end="", file=sys.stderr)
+        late = sys.stderr
+    print(" and more", file=late)
+    assert sys.stderr is terminal
+    lines = terminal.getvalue().split("\n")
+    assert [line.split("\r\x1b[2K")[-1] for line in lines] == [
+        "one",
+        "two",
+        "half",
+        "rest and more",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("kind", [Line, Log])
+def test_nobody_who_reads_is_no_reason_to_stop(clock, kind):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    watcher = kind(Closed(), 3600, clock)
+    watcher.show("capture", 1, 2)
+    watcher.draw()
+    watcher.draw()
+    watcher.close()
 
 
 def test_the_time_left_is_the_stages_own(clock):

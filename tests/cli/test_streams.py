@@ -61,6 +61,42 @@ def test_an_ascii_terminal_gets_json_from_a_verb(tilewright, tmp_path):
 # ---- long messages ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_streams_that_are_closed_from_the_start(tmp_path, closed):
+    for verb, code in (("opt --list", 0), ("inspect nothing", 1)):
+        command = f'"{sys.executable}" -m tilewright.cli {verb} {closed}'
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == code, command
+        assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_said_in_the_systems_words(tmp_path):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "tilewright.cli", "opt", "--list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "OSError: No space left on device\n"
+
+
+@pytest.mark.parametrize("output", ["file/a", "file/a/b.zip"])
+def test_where_nothing_can_be_written_is_said_before_anything_is_built(
+    tilewright, tmp_path, output
+):
+    (tmp_path / "file").touch()
+    done = tilewright("compile", "demo", "-o", tmp_path / output)
+    assert done.returncode == 1
+    assert "ArtifactError: the artifact cannot be written" in done.stderr
+    assert "Not a directory" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_pipe_is_not_said_to_be_missing(tilewright, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    done = tilewright("inspect", tmp_path / "pipe")
+    assert done.returncode == 1
+    assert "pipe is a device, a pipe or a socket" in done.stderr
+
+
 def test_a_message_shows_the_beginning_of_an_overlong_line():
     error = TilewrightError("short", facts="f" * 20_000 + "\nnext", fix="fix")
     first, facts, following, fix = str(error).splitlines()
