@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -26,6 +27,7 @@ _HERE = Path(__file__).resolve().parent
 _SUPPORT = {"driver.cpp": (), "micro.cpp": ("-ffp-contract=fast",)}
 ELF = b"\x7fELF"  # how a shared library begins
 LIMIT_SECONDS = 900  # for one file, which takes seconds: a compiler that hangs is ended
+MAX_OBJECTS = 64  # compiled files that the process keeps
 UNIT_LENGTH = 24_000  # characters of generated source that are compiled as one file
 _CANDIDATES = ("g++", "clang++", "c++")
 # NaN, infinities, signed zeros, the order of sums and every rounding are kept: a * b + c is two
@@ -113,16 +115,16 @@ def _build(
         (unit, [*compiler, *flags, *extra, "-c", unit.name, "-o", f"{unit.stem}.o"])
         for unit, extra in own.items()
     ]
-    support = {unit: _identity(unit, command) for unit, command in jobs if unit.name in _SUPPORT}
-    known = {unit: _objects[name] for unit, name in support.items() if name in _objects}
-    for unit, content in known.items():
-        unit.with_suffix(".o").write_bytes(content)
-    jobs = [job for job in jobs if job[0] not in known]
+    made = {unit.with_suffix(".o"): _identity(unit, command) for unit, command in jobs}
+    for file, name in made.items():
+        if (content := _objects.get(name)) is not None:
+            file.write_bytes(content)
+    jobs = [job for job in jobs if not job[0].with_suffix(".o").is_file()]
     files = len(jobs) + 1  # and the library
     _run_all(folder, jobs, lambda done: progress("compile", done, files))
-    for unit in support.keys() - known.keys():
-        if unit.with_suffix(".o").is_file():  # else linking says what is wrong
-            _objects[support[unit]] = unit.with_suffix(".o").read_bytes()
+    for file, name in made.items():
+        if file.is_file():  # else linking says what is wrong
+            _keep(name, file.read_bytes())
     library = folder / "library.so"
     objects = [f"{unit.stem}.o" for unit in units]
     link = [*compiler, *flags, "-pthread", "-shared", "-o", library.name, *objects, "-lm"]
@@ -140,9 +142,16 @@ def _build(
     return content
 
 
-# What the support files were compiled to, by all that decides it: the same in every library, they
-# are compiled once a process.
-_objects: dict[str, bytes] = {}
+# What files were compiled to, by all that decides it; the one used least recently comes first. A
+# part is the same in every library, and all is when a module is compiled again.
+_objects: OrderedDict[str, bytes] = OrderedDict()
+
+
+def _keep(name: str, content: bytes) -> None:
+    _objects.pop(name, None)
+    _objects[name] = content
+    while len(_objects) > MAX_OBJECTS:
+        _objects.popitem(last=False)
 
 
 def _identity(unit: Path, command: Sequence[str]) -> str:
@@ -178,7 +187,7 @@ def _run_all(
     """
     runner = _Runner(folder)
     ordered = sorted(jobs, key=lambda job: -job[0].stat().st_size)
-    workers = min(len(os.sched_getaffinity(0)), len(jobs))
+    workers = max(1, min(len(os.sched_getaffinity(0)), len(jobs)))
     done(0)
     with ThreadPoolExecutor(workers) as pool:
         try:

@@ -139,26 +139,30 @@ def test_the_switch_chooses_the_compiler(tmp_path):
     assert "-march=x86-64-v3" in log.read_text()
 
 
-def test_what_every_library_has_is_compiled_once(tmp_path):
-    """A process's second library takes it as it is; other flags make it anew."""
+def test_a_file_is_compiled_once_a_process(tmp_path, monkeypatch):
+    """The same text with the same flags; but for those that were used least recently."""
     log = tmp_path / "log"
     script = tmp_path / "mycxx"
     script.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {find_compiler()[0]} "$@"\n')
     script.chmod(0o755)
 
-    def compiled(target):
-        log.unlink(missing_ok=True)
+    def compiled(name, march):
+        log.write_text("")
+        target = cpu(march)
         with switches.switches(cxx=str(script)):
-            content = compile_library([("k", emit_kernel(copy(), "k", target))], target)
-        assert content[:4] == b"\x7fELF"
-        return {
-            name for name in ("micro.cpp", "driver.cpp", "k.cpp") if f" {name} " in log.read_text()
-        }
+            library = compile_library([(name, emit_kernel(copy(), name, target))], target)
+        assert library[:4] == b"\x7fELF"
+        return set(re.findall(r"-c (\S+)\.cpp", log.read_text())), library
 
-    everything = {"micro.cpp", "driver.cpp", "k.cpp"}
-    assert compiled(cpu("x86-64-v2")) == everything
-    assert compiled(cpu("x86-64-v2")) == {"k.cpp"}
-    assert compiled(cpu("x86-64")) == everything
+    every = {"micro", "driver", "table"}
+    files, first = compiled("k", "x86-64-v2")
+    assert files == {*every, "k"}
+    assert compiled("k", "x86-64-v2") == (set(), first)
+    assert compiled("other", "x86-64-v2")[0] == {"table", "other"}
+    monkeypatch.setattr("tilewright.codegen.cpp.compile.MAX_OBJECTS", 4)
+    assert compiled("k", "x86-64")[0] == {*every, "k"}
+    assert compiled("k", "x86-64")[0] == set()
+    assert compiled("k", "x86-64-v2")[0] == {*every, "k"}
 
 
 def test_a_launcher_may_stand_before_the_compiler(tmp_path):
