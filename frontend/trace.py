@@ -89,6 +89,15 @@ def _in_order(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> dict[str, A
     return {name: kwargs[name] for name in [*known, *(k for k in kwargs if k not in names)]}
 
 
+# what torch leaves whole by default, and takes apart into operations of our table when asked
+_TAKEN_APART = (
+    torch.ops.aten.upsample_bilinear2d.vec,
+    torch.ops.aten.upsample_nearest2d.vec,
+    torch.ops.aten.tril_indices.default,
+    torch.ops.aten.triu_indices.default,
+)
+
+
 def functionalize(program: ExportedProgram) -> ExportedProgram:
     """The program without in-place operations, with everything we lack decomposed by torch.
 
@@ -97,6 +106,7 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
     _alias_what_dropout_returns(program)
     _refuse_recurrent_dropout(program)
     table = torch.export.default_decompositions()
+    table.update(torch._decomp.get_decompositions(_TAKEN_APART))
     for overload in list(table):
         if target_name(overload) in HANDLERS:
             del table[overload]

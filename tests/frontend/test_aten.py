@@ -201,11 +201,12 @@ CASES = {
     "windows": (lambda x: (x.unfold(1, 3, 1), x.unfold(1, 2, 3), x.unfold(1, 6, 1)), "x"),
     "roll": (lambda x: (x.roll(1, 1), x.roll(-2, 1), torch.roll(x, (1, 2), (1, 1))), "x"),
     "flip": (lambda x: (x.flip(1), x.flip((0, 1))), "x"),
-    "triangles": (lambda x: (x[:, :4].tril(), x.triu(1), x.tril(-1)), "x"),
+    "triangles": (
+        lambda x: (x[:, :4].tril(), x.triu(1), x.tril(-1), torch.tril_indices(3, 4, 1)),
+        "x",
+    ),
     "shifts": (lambda i: (i << 3, i >> 1, 1 << i, torch.bitwise_right_shift(-i, i)), "i"),
     "int_powers": (lambda i: (i**4, i**7, i**0, (i**2).int() ** 13), "i"),
-    "present_extrema": (lambda x, y: (torch.fmax(x / 0, y), torch.fmin(x, 0 * y / 0)), "x x"),
-    "decimals": (lambda x: (x.round(decimals=2), (x * 50).round(decimals=-1)), "x"),
     "diagonal": (lambda x: (x[:, :4, :4].diagonal(0, 1, 2), x.diagonal(1, 1, 2)), "x3"),
     "dropout": (lambda x: F.dropout(x, 0.5, False).contiguous().clone(), "x"),
     # indices
@@ -280,6 +281,10 @@ CASES = {
     "decomposed": (
         lambda x: (F.hardshrink(x), F.softshrink(x), torch.logaddexp(x, x), x.sinc()),
         "x",
+    ),
+    "resized": (
+        lambda x: [F.interpolate(x[None], size=(3, 9), mode=m) for m in ("nearest", "bilinear")],
+        "x3",
     ),
     "cdist_like": (lambda x: F.cosine_similarity(x, x.flip(1), dim=1), "x"),
     "batch_norm": (
