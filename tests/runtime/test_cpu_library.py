@@ -91,7 +91,7 @@ def test_threads_that_come_and_go(program):
 def test_threads_without_work_end(program):
     exe = load(program, 2)
     wanted, most = run(exe), held()[2]
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 120
     while held()[2] >= most and time.monotonic() < limit:
         time.sleep(0.1)
     assert held()[2] == most - 1
@@ -166,6 +166,6 @@ def test_a_forked_process_computes_too(is_busy):
     """After the first call, and while another thread is in the middle of one."""
     text = FORK.replace("BUSY", str(is_busy)).replace("FOLDER", repr(str(Path(__file__).parent)))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", text], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", "-c", text], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
