@@ -220,11 +220,10 @@ def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if name in ("join", "sum"):
             value = _sized(value)
         elif name == "unique":  # it looks each value up in a set
-            costs.need_for_call(name, (value,), named)
             value = limits.counted(value)
         elif name == "format":
             budget.need(budget.size(value))
-            value = str(value)
+            value = value if isinstance(value, str) else str(value)  # escaped text stays so
             costs.need_for_percent(value, tuple(more) or named)
         costs.need_for_call(name, (value, *more), named)
         made = function(*args[:first], value, *more, **named)

@@ -199,7 +199,7 @@ _COSTS: dict[str, Callable[..., int]] = {
     "wordcount": _times(8),
     **dict.fromkeys(("escape", "e", "forceescape", "xmlattr"), _times(6)),
     **dict.fromkeys(("upper", "lower", "capitalize", "swapcase", "casefold", "hex"), _times(3)),
-    **dict.fromkeys(("list", "sort", "unique", "groupby"), _elements),
+    **dict.fromkeys(("list", "sort", "groupby"), _elements),
     **dict.fromkeys(("strip", "lstrip", "rstrip", "trim"), _stripped),
     **dict.fromkeys(("rfind", "rindex", "rpartition"), _backwards),
     **dict.fromkeys(("encode", "decode"), _coded),

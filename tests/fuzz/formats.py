@@ -6,6 +6,8 @@ Each makes its sample once and returns `check(seed)`.
 import json
 import random
 import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from .mutate import damaged_bytes, damaged_json, damaged_value
 def safetensors(folder: Path) -> Check:
     """Both readers; what is accepted covers its file without overlap."""
     from tilewright.frontend.safetensors import read_folder
+    from tilewright.ir.safetensors import read_header
     from tilewright.runtime.safetensors_file import facts_of, read_safetensors, write_safetensors
 
     arrays = {n: np.arange(12, dtype=t).reshape(3, 4) for n, t in zip("abcd", "fdie")}
@@ -45,6 +48,9 @@ def safetensors(folder: Path) -> Check:
             found = read_folder(folder)
             total = sum(array.load().nbytes for array in found.values())
             assert total <= path.stat().st_size, "two tensors share bytes"
+            entries = read_header(path.read_bytes()).values()
+            spans = sorted((e.begin, e.begin + e.nbytes) for e in entries)
+            assert all(a[1] <= b[0] for a, b in pairwise(spans)), "two tensors share bytes"
 
         ours = refused(lambda: read_safetensors(path.read_bytes(), "model"))
         return refused(read) and ours
@@ -84,6 +90,8 @@ def graph_text(folder: Path) -> Check:
     ]
     words += ["f32[" + "1, " * 70 + "1]", "f32[99999999999999999, 99999999999999999]", "(" * 99]
     words += ["(b+s+1)" + "*(b+s+2)" * 60, "0", "update %x = %0", "True", "[]", "1e400", "é"]
+    # in the place of dims: what takes long, or overflows a stack, where nothing bounds it
+    long = ["(b+s+1)" + "*(b+s+2)" * 900, "(" * 9000, "s" + "//s" * 3000, "-" * 9000, "s+" * 9000]
 
     def check(seed: int) -> bool:
         rng = random.Random(seed)
@@ -101,6 +109,10 @@ def graph_text(folder: Path) -> Check:
             if rng.random() < 0.1:
                 del lines[rng.randrange(len(lines))]
         damaged = "\n".join(map(" ".join, lines))
+        if rng.random() < 0.1:
+            dims = list(re.finditer(r"(?<=[\[*,])[bs]\b", damaged))
+            start, end = rng.choice(dims).span() if dims else (0, 0)
+            damaged = damaged[:start] + rng.choice(long) + damaged[end:]
         if rng.random() < 0.2:
             damaged = damaged_bytes(damaged.encode(), rng).decode("utf-8", "replace")
 
@@ -153,9 +165,10 @@ def artifact(folder: Path) -> Check:
     )
     from tilewright.runtime.storage import digest
 
+    from ..cli.test_facts import GOOD
     from ..runtime.test_artifact import sample
 
-    path = save_artifact(folder / "artifact", sample())
+    path = save_artifact(folder / "artifact", replace(sample(), facts=GOOD))  # a language model's
     names = ["manifest.json", "program.json", "facts.json", "weights.safetensors"]
     whole = {name: (path / name).read_bytes() for name in names}
 
@@ -177,6 +190,31 @@ def artifact(folder: Path) -> Check:
         def read():
             check_machine(read_manifest(path), path)
             render_artifact(artifact_facts(open_artifact(path)))
+
+        return refused(read)
+
+    return check
+
+
+def facts(folder: Path) -> Check:
+    """facts.json, and what is done with it: a sum of its numbers, its texts as one."""
+    from tilewright.cli.facts import check_facts
+
+    from ..cli.test_facts import GOOD
+
+    def check(seed: int) -> bool:
+        data = damaged_value(GOOD, random.Random(seed))
+
+        def read():
+            check_facts(data, folder)
+            assert data["context_len"] > 0
+            numbers = [*data["eos_ids"], *data["seconds"].values(), data["vocab_size"]]
+            texts = [data["dtype"], *data["special_tokens"].values(), *data["notes"]]
+            for each in data["passes"]:
+                numbers += [each["ms"], each["nodes"], *each["fired"].values()]
+                numbers += [declined["count"] for declined in each["declined"]]
+                texts += [each["pass"], *each["notes"], *data["chat_templates"].values()]
+            return sum(numbers), "".join(texts)
 
         return refused(read)
 
@@ -249,6 +287,7 @@ FORMATS = {
         graph_text,
         program,
         artifact,
+        facts,
         container,
         config,
         tokenizer,

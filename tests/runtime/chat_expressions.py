@@ -51,6 +51,11 @@ items | rejectattr('k', 'equalto', 2) | list
 2.567 | round(1, 'floor')
 42.55 | round
 '<' | safe
+('<%s>' | safe) | format('<')
+('<%s>' | e) | format('<' | e)
+5 | format
+('<b>' | safe) ~ '<'
+('{}' | safe).format('<')
 [0, 1] | select | list
 items | selectattr('k') | list
 [1, 2, 3] | slice(2, 'f') | list
