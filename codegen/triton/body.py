@@ -26,6 +26,7 @@ class Block:
     is_conditional: bool = False
     items: list["str | Block"] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # expression -> variable
+    last: dict[str, None] = field(default_factory=dict)  # statements after all items, in order
 
     def lines(self, depth: int) -> Iterator[str]:
         """The text of the block."""
@@ -35,6 +36,8 @@ class Block:
             else:
                 yield "    " * depth + item.header
                 yield from item.lines(depth + 1)
+        for statement in self.last:
+            yield "    " * depth + statement
 
 
 class Body:
@@ -65,9 +68,7 @@ class Body:
 
     def name(self, text: str, depends: frozenset[str] = frozenset(), prefix: str = "t") -> str:
         """A variable that holds `text`, which depends on the axes `depends`."""
-        home = self.current
-        while home.parent is not None and not home.is_conditional and not home.axes & depends:
-            home = home.parent
+        home = self._home(depends)
         block: Block | None = home
         while block is not None:
             if text in block.names:
@@ -81,6 +82,19 @@ class Body:
             home.items.insert(len(home.items) - 1, line)
         home.names[text] = variable
         return variable
+
+    def at_end(self, text: str, depends: frozenset[str]) -> None:
+        """A statement at the end of the block in which what depends on these axes is defined.
+
+        Written there once, behind all loads: none waits for it.
+        """
+        self._home(depends).last[text] = None
+
+    def _home(self, depends: frozenset[str]) -> Block:
+        home = self.current
+        while home.parent is not None and not home.is_conditional and not home.axes & depends:
+            home = home.parent
+        return home
 
     def fresh(self, prefix: str) -> str:
         """A variable nobody has."""

@@ -173,10 +173,14 @@ class Env:
         inside = " & ".join(m.text for m in masks) or self._full("1", bool_)
         record = f"p{self.kernel.records} + {2 * check.number}"
         if check.size is None:
-            text = f"checked_divisor({value.text}, {inside}, {record})"
+            text, kept = f"checked_divisor({value.text})", f"{value.text}, {inside}, {record}"
+            statement = f"record_divisor({kept})"
         else:
-            text = f"checked_index({value.text}, {size.text}, {inside}, {record}, {check.wraps})"
-        return self._named(text, [value, size, *masks])
+            given = f"{value.text}, {size.text}"
+            text = f"checked_index({given}, {check.wraps})"
+            statement = f"record_index({given}, {inside}, {record}, {check.wraps})"
+        self.body.at_end(statement, frozenset().union(*(v.axes for v in (value, size, *masks))))
+        return self._named(text, [value, size])
 
     def to(self, value: Val, source: DType, dtype: DType) -> Val:
         """A value of `source`, as it is held or stored, as one of `dtype` is stored."""

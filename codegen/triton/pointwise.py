@@ -40,12 +40,20 @@ def _part(kernel: LoopKernel, part: Pointwise, body: Body, block: int, at: str) 
     facts = axis_facts(kernel, ())
     is_wide = not fits_32_bits(total + block, facts)
     start = f"{at}.to(tl.int64) * {block}" if is_wide else f"{at} * {block}"
-    index = body.name(f"{start} + tl.arange(0, {block})", prefix="at")
     scalars = Env(body, kernel, (), {}, "", 0)
+    outer, inner = _tile_inside(part.axes, block, facts)
+    axes = {}
+    if outer:
+        # rows that a tile never crosses: which one it is, and what that decides, is a scalar
+        width = scalars.dim(product(a.extent for a in inner)).text
+        row = body.name(f"{start} // {width}", prefix="row")
+        axes = split_index(body, kernel, facts, outer, row, frozenset(), None)
+        start = f"{start} % {width}"
+    index = body.name(f"{start} + tl.arange(0, {block})", prefix="at")
     mask = None
     if not facts.proved_multiple(total, block):
         mask = body.name(f"{index} < {scalars.dim(total).text}", prefix="in")
-    axes = split_index(body, kernel, facts, part.axes, index, frozenset([0]), mask)
+    axes |= split_index(body, kernel, facts, inner, index, frozenset([0]), mask)
     if not part.axes:  # a single element
         axes = {}
         env = Env(body, kernel, (), axes, "", 0)
@@ -53,6 +61,16 @@ def _part(kernel: LoopKernel, part: Pointwise, body: Body, block: int, at: str) 
         env = Env(body, kernel, part.axes, axes, f"[{block}]", 1)
     for store in part.stores:
         env.store(store)
+
+
+def _tile_inside(
+    axes: Sequence[Axis], block: int, facts: Facts
+) -> tuple[Sequence[Axis], Sequence[Axis]]:
+    """(outer, inner) axes, where whole tiles fill the inner ones; outer is empty where none do."""
+    for first in range(len(axes) - 1, 0, -1):
+        if facts.proved_multiple(product(a.extent for a in axes[first:]), block):
+            return axes[:first], axes[first:]
+    return (), axes
 
 
 def split_index(

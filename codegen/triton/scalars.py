@@ -126,27 +126,40 @@ def power(x, y):
 """
 
 # Helpers of kernels with a Check (codegen/loops.py). Lanes that find the same fault write alike, or
-# one of them wins: any fault will do.
+# one of them wins: any fault will do. `wide` gives all that is stored the shape of the mask.
 CHECKS = """
 
 @triton.jit
-def checked_index(x, size, inside, record, wraps: tl.constexpr):
+def wrapped(x, size, wraps: tl.constexpr):
     at = x.to(tl.int64)
-    if wraps:
-        at = tl.where(at < 0, at + size, at)
-    wrong = (at < 0) | (at >= size)
-    fault = wrong & inside
-    tl.store(record + tl.where(fault, 1, 1), tl.where(fault, x, 0).to(tl.int64), mask=fault)
-    tl.store(record + tl.where(fault, 0, 0), tl.where(fault, size, 0).to(tl.int64) + 1, mask=fault)
-    return tl.where(wrong, 0, at).to(x.dtype)
+    return tl.where(at < 0, at + size, at) if wraps else at
 
 
 @triton.jit
-def checked_divisor(x, inside, record):
-    wrong = x == 0
-    fault = wrong & inside
-    tl.store(record + tl.where(fault, 0, 0), tl.where(fault, 1, 1).to(tl.int64), mask=fault)
-    return tl.where(wrong, 1, x).to(x.dtype)
+def checked_index(x, size, wraps: tl.constexpr):
+    at = wrapped(x, size, wraps)
+    return tl.where((at < 0) | (at >= size), 0, at).to(x.dtype)
+
+
+@triton.jit
+def record_index(x, size, inside, record, wraps: tl.constexpr):
+    at = wrapped(x, size, wraps)
+    fault = ((at < 0) | (at >= size)) & inside
+    wide = tl.zeros(fault.shape, tl.int64)
+    tl.store(record + 1 + wide, wide + x, mask=fault)
+    tl.store(record + wide, wide + size + 1, mask=fault)
+
+
+@triton.jit
+def checked_divisor(x):
+    return tl.where(x == 0, 1, x).to(x.dtype)
+
+
+@triton.jit
+def record_divisor(x, inside, record):
+    fault = (x == 0) & inside
+    wide = tl.zeros(fault.shape, tl.int64)
+    tl.store(record + wide, wide + 1, mask=fault)
 """
 
 

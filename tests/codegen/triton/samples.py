@@ -290,6 +290,17 @@ def faulty(index=(0, -3, 7, 1, 2), t=5) -> Case:
     return make(b, outputs, {"t": t}, arrays)
 
 
+def wide_rows(index=(0, 4, -1, 1, 2), t=5) -> Case:
+    """Looked-up rows that whole tiles fill, one of which is not there, and a number a row."""
+    b = Builder()
+    s = b.dim("t", 1, 512)
+    x = b.gather(b.weight("table", (5, 2, 64), f32), b.input("i", (s,), i64))
+    scaled = b.mul(x, b.reshape(b.input("scale", (s,), f32), shape=(s, 1, 1)))
+    return make(
+        b, [b.add(scaled, b.weight("bias", (2, 64), f32))], {"t": t}, {"i": np.array(index)}
+    )
+
+
 def faulty_rows(index=(0, 4, 9, 1, 2), t=5) -> Case:
     """A reduction over looked-up rows, one of which is not there."""
     b = Builder()
