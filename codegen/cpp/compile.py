@@ -120,8 +120,9 @@ def _build(
         if (content := _objects.get(name)) is not None:
             file.write_bytes(content)
     jobs = [job for job in jobs if not job[0].with_suffix(".o").is_file()]
-    files = len(jobs) + 1  # and the library
-    _run_all(folder, jobs, lambda done: progress("compile", done, files))
+    files = len(made) + 1  # and the library
+    known = len(made) - len(jobs)
+    _run_all(folder, jobs, lambda done: progress("compile", known + done, files))
     for file, name in made.items():
         if file.is_file():  # else linking says what is wrong
             _keep(name, file.read_bytes())
