@@ -280,8 +280,9 @@ def _attention(
     table.append((after, MANY - 1, last))
     prefill = AttentionSchedule(queries, keys, 1, 4, stages)
     select = minimum(part.tokens - part.sequences, 1) * MANY + part.sequences
+    table = clip(table, facts, part.sequences)
     if part.tokens == part.sequences:
-        return part.sequences, clip(table, facts, part.sequences)
+        return part.sequences, table
     return select, [*table, (MANY, None, prefill)]
 
 
