@@ -37,7 +37,7 @@ FORM = {
 
 def is_language_model(facts: Mapping[str, Any]) -> bool:
     """Whether these are the facts of a language model, and not of another program."""
-    return "context_len" in facts
+    return "context_len" in facts or "architecture" in facts
 
 
 def check_facts(facts: Mapping[str, Any], path: Path) -> None:

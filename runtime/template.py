@@ -120,6 +120,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             kept.append(piece)
         return "".join(kept)
 
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        limits.current().tick()
+        return super().getitem(obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        limits.current().tick()
+        return super().getattr(obj, attribute)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         costs.need_for_operator(operator, left, right)
         return limits.current().charge(super().call_binop(context, operator, left, right))
@@ -156,7 +164,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 class _Metered(NodeTransformer):
     """Puts a filter around what no hook of the environment sees: loops, literals, comparisons,
-    computed indices, slices, `~`.
+    slices, `~`.
 
     Jinja finds the methods by the names of its nodes.
     """
@@ -177,9 +185,7 @@ class _Metered(NodeTransformer):
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
         node = self.generic_visit(node)
-        if isinstance(node.arg, nodes.Const):
-            return node
-        return _filtered(node, _MADE if isinstance(node.arg, nodes.Slice) else _STEP)
+        return _filtered(node, _MADE) if isinstance(node.arg, nodes.Slice) else node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Expr:  # noqa: N802
         return _filtered(self.generic_visit(node), _STEP)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.cli.facts import check_facts
+from tilewright.cli.facts import check_facts, is_language_model
 from tilewright.ir.errors import ArtifactError
 
 GOOD = {
@@ -75,3 +75,9 @@ def test_all_is_named_at_once():
         check_facts(facts, Path("a"))
     for part in ("vocab_size is missing", "eos_ids is None", "num_layers is '2'"):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["context_len", "architecture"])
+def test_a_language_model_is_known_by_what_is_left(name):
+    assert is_language_model({key: value for key, value in GOOD.items() if key != name})
+    assert not is_language_model({"fallback_ops": 0})

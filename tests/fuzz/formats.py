@@ -3,6 +3,8 @@
 Each makes its sample once and returns `check(seed)`.
 """
 
+import contextlib
+import io
 import json
 import random
 import re
@@ -156,13 +158,8 @@ def program(folder: Path) -> Check:
 
 def artifact(folder: Path) -> Check:
     """An artifact's files, with the manifest that fits them: what its author might have written."""
-    from tilewright.cli.inspect import artifact_facts, render_artifact
-    from tilewright.runtime.artifact import (
-        check_machine,
-        open_artifact,
-        read_manifest,
-        save_artifact,
-    )
+    from tilewright.cli.inspect import inspect
+    from tilewright.runtime.artifact import check_machine, read_manifest, save_artifact
     from tilewright.runtime.storage import digest
 
     from ..cli.test_facts import GOOD
@@ -189,7 +186,8 @@ def artifact(folder: Path) -> Check:
 
         def read():
             check_machine(read_manifest(path), path)
-            render_artifact(artifact_facts(open_artifact(path)))
+            with contextlib.redirect_stdout(io.StringIO()):
+                inspect(str(path))
 
         return refused(read)
 

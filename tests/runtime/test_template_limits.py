@@ -161,10 +161,12 @@ def test_loops_that_never_end(monkeypatch):
     begin = time.thread_time()
     loops = "{% for a in range(99999) %}" * 3
     bodies = [loops + body for body in ("", "{{ m }}", "{% if 'a' in x %}{% endif %}")]
-    # steps that no loop counts: of a recursive one, of a long template, of a set of equal hashes
+    # steps that no loop counts: of a recursive one, of a long template, of look-ups by a long name,
+    # of a set of equal hashes
     inner = "{% if loop.depth == 1 %}{{ loop(range(99999)) }}{% endif %}"
     bodies.append("{% for a in [1] recursive %}" + inner + "{{ 1 if y == z }}{% endfor %}")
     bodies.append("{{ 1 if y == z }}" * 300)
+    bodies.append("{{ range(9999) | groupby('b' * 9999999) }}")
     bodies.append("{{ range(0, 99999 * (2 ** 61 - 1), 2 ** 61 - 1) | unique | list | length }}")
     for body in bodies:
         text = "{% set x = 'b' * 999999 %}{% set y = [1] * 499999 %}{% set z = [1] * 499999 %}"
