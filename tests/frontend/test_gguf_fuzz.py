@@ -1,5 +1,6 @@
 """Damaged and hostile GGUF files: our own error or a model, in bounded memory, nothing else."""
 
+import re
 import struct
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tilewright.frontend.gguf import read_gguf
+from tilewright.frontend.gguf import DEFAULT_ALIGNMENT, read_gguf
 from tilewright.frontend.gguf_config import hf_config
 from tilewright.frontend.gguf_header import MAX_ELEMENTS, MAX_METADATA
 from tilewright.frontend.gguf_tokenizer import end_ids, from_gguf
@@ -41,6 +42,8 @@ def survives(path) -> bool:
         file = read_gguf(path)
         spans = sorted((t.offset, t.offset + t.nbytes) for t in file.tensors.values() if t.nbytes)
         assert all(a[1] <= b[0] for a, b in pairwise(spans))
+        alignment = file.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        assert all(tensor.offset % alignment == 0 for tensor in file.tensors.values())
         for name in file.tensors:
             file.load(name)
         end_ids(file)
@@ -67,6 +70,12 @@ def damaged(whole: bytes, rng: np.random.Generator, kind: str) -> bytes:
         struct.pack_into("<I", data, at, int(rng.integers(14)))
     elif kind == "float":
         struct.pack_into("<f", data, at, float("nan") if rng.integers(2) else float("inf"))
+    elif kind == "offset":  # of one tensor, by little
+        names = list(re.finditer(rb"blk\.\d\.[a-z_]+\.weight", whole))
+        end = names[int(rng.integers(len(names)))].end()
+        place = end + 8 + 8 * struct.unpack_from("<I", whole, end)[0]
+        (offset,) = struct.unpack_from("<Q", whole, place)
+        struct.pack_into("<Q", data, place, max(0, offset + int(rng.integers(-40, 40))))
     elif kind == "swap":
         other = int(rng.integers(4, 5000))
         data[at : at + 16], data[other : other + 16] = data[other : other + 16], data[at : at + 16]
@@ -75,7 +84,9 @@ def damaged(whole: bytes, rng: np.random.Generator, kind: str) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("kind", ["bit", "cut", "number", "type", "float", "swap", "delete"])
+@pytest.mark.parametrize(
+    "kind", ["bit", "cut", "number", "type", "float", "offset", "swap", "delete"]
+)
 def test_damage_ends_in_our_error_or_in_a_model(tmp_path, whole, kind):
     path = tmp_path / "m.gguf"
     path.write_bytes(whole)
