@@ -1,6 +1,8 @@
-"""Pointwise: tiles of the flattened iteration space; several parts share a launch."""
+"""Pointwise: tiles of rows, or of the flattened iteration space; several parts share a launch."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.facts import Facts
@@ -10,6 +12,43 @@ from .elements import AxisVar, Env, axis_facts
 from .names import fits_32_bits
 from .schedule import PointwiseSchedule
 
+LEAST_WIDTH = 32  # of a tile's rows, in elements: what a warp takes at once
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A program's elements: `rows` of the outer axes times `width` of the inner ones, which it
+    divides. What the outer axes decide is computed once a row: an index looked up, its check.
+
+    `rows` is None where the inner axes, then all of them, are cut anywhere.
+    """
+
+    outer: Sequence[Axis]
+    inner: Sequence[Axis]
+    rows: int | None
+    width: int
+
+    @property
+    def columns(self) -> Dim:
+        """Tiles side by side."""
+        return ceildiv(product(a.extent for a in self.inner), self.width)
+
+    @property
+    def count(self) -> Dim:
+        """Tiles in all."""
+        return ceildiv(product(a.extent for a in self.outer), self.rows or 1) * self.columns
+
+
+def _tile(axes: Sequence[Axis], block: int, facts: Facts) -> _Tile:
+    """The widest tile of `block` elements; of equally wide ones the one with fewest inner axes."""
+    best = _Tile((), axes, None, block)
+    widest = LEAST_WIDTH - 1
+    for first in range(len(axes) - 1, 0, -1):
+        width = gcd(facts.multiple(product(a.extent for a in axes[first:])), block)
+        if width > widest:
+            best, widest = _Tile(axes[:first], axes[first:], block // width, width), width
+    return best
+
 
 def emit_pointwise(kernel: LoopKernel, schedule: PointwiseSchedule, context: Context) -> Emitted:
     """One launch; each part has a range of program ids."""
@@ -17,60 +56,58 @@ def emit_pointwise(kernel: LoopKernel, schedule: PointwiseSchedule, context: Con
     body.start_dependents()
     body.wait()
     body.line("pid = tl.program_id(0)")
+    facts = axis_facts(kernel, ())
     first: Dim = 0
     for number, part in enumerate(kernel.parts):
         assert isinstance(part, Pointwise)
-        count = ceildiv(product(a.extent for a in part.axes), schedule.block)
+        tile = _tile(part.axes, schedule.block, facts)
         if len(kernel.parts) == 1:
-            _part(kernel, part, body, schedule.block, "pid")
-            first = count
+            _part(kernel, part, body, tile, "pid")
+            first = tile.count
             break
         env = Env(body, kernel, (), {}, "", 0)
-        low, high = env.dim(first).text, env.dim(first + count).text
+        low, high = env.dim(first).text, env.dim(first + tile.count).text
         test = f"if pid < {high}:" if number == 0 else f"if (pid >= {low}) & (pid < {high}):"
         with body.block(test, is_conditional=True):
             at = "pid" if number == 0 else body.name(f"pid - {low}", prefix="pid")
-            _part(kernel, part, body, schedule.block, at)
-        first = first + count
+            _part(kernel, part, body, tile, at)
+        first = first + tile.count
     return finish(kernel, body, context, grid=(first,), num_warps=schedule.num_warps)
 
 
-def _part(kernel: LoopKernel, part: Pointwise, body: Body, block: int, at: str) -> None:
+def _part(kernel: LoopKernel, part: Pointwise, body: Body, tile: _Tile, at: str) -> None:
     total = product(a.extent for a in part.axes)
     facts = axis_facts(kernel, ())
-    is_wide = not fits_32_bits(total + block, facts)
-    start = f"{at}.to(tl.int64) * {block}" if is_wide else f"{at} * {block}"
-    scalars = Env(body, kernel, (), {}, "", 0)
-    outer, inner = _tile_inside(part.axes, block, facts)
-    axes = {}
-    if outer:
-        # rows that a tile never crosses: which one it is, and what that decides, is a scalar
-        width = scalars.dim(product(a.extent for a in inner)).text
-        row = body.name(f"{start} // {width}", prefix="row")
-        axes = split_index(body, kernel, facts, outer, row, frozenset(), None)
-        start = f"{start} % {width}"
-    index = body.name(f"{start} + tl.arange(0, {block})", prefix="at")
-    mask = None
-    if not facts.proved_multiple(total, block):
-        mask = body.name(f"{index} < {scalars.dim(total).text}", prefix="in")
-    axes |= split_index(body, kernel, facts, inner, index, frozenset([0]), mask)
-    if not part.axes:  # a single element
-        axes = {}
-        env = Env(body, kernel, (), axes, "", 0)
+    if not fits_32_bits(total + tile.width * (tile.rows or 1), facts):
+        at = f"{at}.to(tl.int64)"
+    if tile.rows is None:
+        index = body.name(f"{at} * {tile.width} + tl.arange(0, {tile.width})", prefix="at")
+        mask = _mask(body, kernel, facts, total, index, tile.width)
+        axes = split_index(body, kernel, facts, tile.inner, index, frozenset([0]), mask)
+        shape, rank = f"[{tile.width}]", 1
     else:
-        env = Env(body, kernel, part.axes, axes, f"[{block}]", 1)
+        columns = Env(body, kernel, (), {}, "", 0).dim(tile.columns).text
+        row = f"{at} // {columns} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]"
+        column = f"{at} % {columns} * {tile.width} + tl.arange(0, {tile.width})[None, :]"
+        row, column = body.name(row, prefix="row"), body.name(column, prefix="at")
+        mask = _mask(body, kernel, facts, product(a.extent for a in tile.outer), row, tile.rows)
+        axes = split_index(body, kernel, facts, tile.outer, row, frozenset([0]), mask)
+        axes |= split_index(body, kernel, facts, tile.inner, column, frozenset([1]), None)
+        shape, rank = f"[{tile.rows}, {tile.width}]", 2
+    if not part.axes:  # a single element
+        shape, rank = "", 0
+    env = Env(body, kernel, part.axes, axes, shape, rank)
     for store in part.stores:
         env.store(store)
 
 
-def _tile_inside(
-    axes: Sequence[Axis], block: int, facts: Facts
-) -> tuple[Sequence[Axis], Sequence[Axis]]:
-    """(outer, inner) axes, where whole tiles fill the inner ones; outer is empty where none do."""
-    for first in range(len(axes) - 1, 0, -1):
-        if facts.proved_multiple(product(a.extent for a in axes[first:]), block):
-            return axes[:first], axes[first:]
-    return (), axes
+def _mask(
+    body: Body, kernel: LoopKernel, facts: Facts, extent: Dim, index: str, size: int
+) -> str | None:
+    """The condition that an index, of tiles of `size`, is below the extent."""
+    if facts.proved_multiple(extent, size):
+        return None
+    return body.name(f"{index} < {Env(body, kernel, (), {}, '', 0).dim(extent).text}", prefix="in")
 
 
 def split_index(

@@ -195,7 +195,7 @@ def test_every_function(runner, slack):
     [
         (samples.faulty, PointwiseSchedule(64, 1)),
         (samples.wide_rows, PointwiseSchedule(64, 1)),
-        (samples.wide_rows, PointwiseSchedule(128, 1)),
+        (samples.wide_rows, PointwiseSchedule(256, 1)),
         (samples.faulty_rows, ReduceSchedule(2, 64, True)),
         (samples.faulty_rows, ReduceSchedule(4, 16, False)),
         (samples.faulty_product, GemvSchedule(4, 32)),
