@@ -58,7 +58,10 @@ def equal(compiled, program: Program, inputs: list[torch.Tensor]) -> list[str]:
 def test_every_cast_rounds_as_eager_does(device):
     def casts(given):
         for source, target in permutations(DTYPES, 2):
-            there = given[source].to(target)
+            x = given[source]
+            if target == torch.float8_e4m3fn and source in INTEGERS:
+                x = x[:-3]  # beyond 448 torch gives 448 or NaN, by processor and source
+            there = x.to(target)
             yield there
             # numbers that a float made infinite come back as what the machine makes of them
             if source.is_floating_point or not target.is_floating_point:
