@@ -52,7 +52,8 @@ def checked_index(op: str, index: Any, size: int, *, wraps: bool = False) -> Any
 
 
 def checked_divisor(op: str, x: Any, divisor: Any) -> Any:
-    """`divisor`. DivisionByZero when it has a zero and both are integers."""
-    if all(np.asarray(a).dtype.kind in "iu" for a in (x, divisor)) and not np.all(divisor):
+    """`divisor`. DivisionByZero when it has a zero, divides something, and both are integers."""
+    is_whole = all(np.asarray(a).dtype.kind in "iu" for a in (x, divisor))
+    if is_whole and not np.all(divisor) and np.broadcast(x, divisor).size:
         raise division_fault(op)
     return divisor

@@ -191,3 +191,14 @@ def test_a_constant_divided_by_zero_is_an_error_at_once():
         passes.run(graph, dense())
     with pytest.raises(DivisionByZero, match=r"floordiv \(the\.module\)"):
         evaluate(graph, {"i": np.arange(3)})
+
+
+def test_nothing_is_divided_by_a_constant_zero():
+    def function(x, none):
+        empty = torch.arange(0)
+        return x + 1, none // 0, empty % 0, torch.triu_indices(0, 0), empty // torch.tensor([0])
+
+    x, none = torch.ones(2), torch.zeros(0, 3, dtype=torch.int64)
+    compiled = tilewright.compile(Case(function), (x, none), target="cpu")
+    for ours, theirs in zip(compiled(x, none), function(x, none), strict=True):
+        assert ours.shape == theirs.shape
