@@ -22,15 +22,21 @@ W_POLICY = "evict_first"  # each element of w is read once in a run
 
 
 def emit_gemv(kernel: LoopKernel, schedule: GemvSchedule, context: Context) -> Emitted:
-    """One launch over (tiles, batch): those of m that read one tile of w run side by side."""
+    """One launch over (tiles of n, m, batch).
+
+    Of several rows a program, tiles of m are on the first axis too: those that read one tile of w
+    run side by side.
+    """
     (part,) = kernel.parts
     assert isinstance(part, Contract)
     body = Body(pdl=context.pdl)
     body.start_dependents()
     _Emitter(kernel, part, schedule, body).emit()
-    tiles = ceildiv(part.n.extent, schedule.bn) * ceildiv(part.m.extent, schedule.rows)
-    batch = product(a.extent for a in part.batch)
-    return finish(kernel, body, context, grid=(tiles, batch), num_warps=schedule.num_warps)
+    tiles, rows = ceildiv(part.n.extent, schedule.bn), part.m.extent
+    if schedule.rows > 1:
+        tiles, rows = tiles * ceildiv(rows, schedule.rows), 1
+    grid = (tiles, rows, product(a.extent for a in part.batch))
+    return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps)
 
 
 @dataclass(frozen=True)
@@ -57,18 +63,20 @@ class _Emitter:
     def emit(self) -> None:
         part, body, bn, rows = self.part, self.body, self.schedule.bn, self.schedule.rows
         tile, first = "tl.program_id(0)", None
-        if part.m.extent != 1:
+        if rows > 1:
             tiles_m = self.scalars.dim(ceildiv(part.m.extent, rows)).text
-            first = f"tl.program_id(0) % {tiles_m}"
-            first = body.name(first if rows == 1 else f"{first} * {rows}", prefix="m")
+            first = body.name(f"tl.program_id(0) % {tiles_m} * {rows}", prefix="m")
             tile = body.name(f"tl.program_id(0) // {tiles_m}", prefix="tile")
+        elif part.m.extent != 1:
+            # no division: with one row all time goes to reading w, the sooner begun the better
+            first = body.name("tl.program_id(1)", prefix="m")
         n = body.name(f"{tile} * {bn} + tl.arange(0, {bn})[:, None]", prefix="n")
         mask = None
         if not self.facts.proved_multiple(part.n.extent, bn):
             mask = body.name(f"{n} < {self.scalars.dim(part.n.extent).text}", prefix="in")
         axes = {part.n.name: AxisVar(n, frozenset([0]), mask)}
         if part.batch:
-            index = body.name("tl.program_id(1)", prefix="b")
+            index = body.name("tl.program_id(2)", prefix="b")
             axes |= split_index(body, self.kernel, self.facts, part.batch, index, frozenset(), None)
         self.rows = [self.row(first, number, axes) for number in range(rows)]
         lanes = body.name(f"tl.arange(0, {self.schedule.bk})[None, :]", prefix="lane")
