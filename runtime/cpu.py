@@ -240,7 +240,8 @@ class CpuPlan:
         if self._library is None:
             return
         if self._count and len(self._which):
-            addresses.take(self._which, out=self._pointers)
+            # other modes lock `out` meanwhile: a process forked then could never write to it
+            addresses.take(self._which, out=self._pointers, mode="clip")
         threads = self._device.threads(self._work)
         status = self._library.run(self._steps_at, self._count, threads, nanoseconds)
         if status == NO_MEMORY:
