@@ -29,7 +29,9 @@ TW_INLINE void tw_pause() {
 #endif
 }
 
-const int TW_SPINS = 2000;  // some 50 us, longer than most steps differ between threads
+// Up to 1 ms: longer than steps differ between threads, and than a caller needs between two runs. On
+// a busy machine a thread that sleeps sooner waits for its turn at each step.
+const int TW_SPINS = 20000;
 
 // Waits until the value is not `seen`: spins first, then leaves the core to others. False when
 // `seconds` went by; 0 is no limit.
