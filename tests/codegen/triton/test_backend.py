@@ -19,7 +19,7 @@ from tilewright.ir.dim import evaluate
 from tilewright.ir.errors import BuildError
 from tilewright.ir.scalar import FUNCTIONS
 from tilewright.ir.target import get_target
-from tilewright.ir.types import bf16, f32
+from tilewright.ir.types import bf16, f32, i64
 
 from . import samples
 
@@ -116,6 +116,17 @@ def test_only_divisions_by_powers_of_2_are_products(divisor):
     y = b.div(b.input("x", (40,), f32), b.constant(divisor, f32))
     is_exact = divisor in (8.0, -0.25, 2.0**-126, 2.0**126)
     assert len(divisions(samples.make(b, [y], {}), PointwiseSchedule(64, 1))) == (not is_exact)
+
+
+@pytest.mark.parametrize(("width", "piece"), [(4096, 1024), (768, 256), (576, 64), (24, None)])
+def test_a_lookup_is_checked_once_a_row(width, piece):
+    b = Builder()
+    ids = b.check_index(b.input("ids", (b.dim("t", 1, 512),), i64), size=5, wraps=False)
+    case = samples.make(b, [b.gather(b.weight("table", (5, width), f32), ids)], {"t": 7})
+    (launch,) = emit_kernel(case.kernel, "kernel", PointwiseSchedule(1024), get_target("sm_90"))
+    rows = piece and f"+ tl.arange(0, {1024 // piece})[:, None]" in launch.source
+    assert bool(rows) == (piece is not None)
+    assert piece is None or f"+ tl.arange(0, {piece})[None, :]" in launch.source
 
 
 @pytest.mark.parametrize("dtype", [bf16, f32])
