@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import sys
 import zlib
 
 import numpy as np
@@ -113,4 +114,15 @@ def update_golden(request) -> bool:
 @pytest.fixture
 def rng(request) -> np.random.Generator:
     """A generator seeded by the test's own name: the same numbers whatever else runs before it."""
-    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+    return np.random.default_rng(_seed(request))
+
+
+@pytest.fixture(autouse=True)
+def _seeded_torch(request):
+    """The same of torch's own generator, where torch is loaded."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(_seed(request))
+
+
+def _seed(request) -> int:
+    return zlib.crc32(request.node.nodeid.encode())

@@ -273,12 +273,11 @@ handles("fmin.default")(_present("minimum"))
 def _round_decimals(call: Call, x: Value, *, decimals: int) -> Value:
     if not x.dtype.is_float:
         return x
-    # the number before the rounding is one of the dtype, as in torch: narrow floats are rounded
+    # narrow floats in float32 throughout, as torch computes them
     b, wide = call.b, types.f64 if x.dtype == types.f64 else types.f32
     there, back = (b.mul, b.div) if decimals >= 0 else (b.div, b.mul)
-    power = call.value(call.value(10.0 ** abs(decimals), x.dtype), wide)
-    scaled = b.cast(there(call.value(x, wide), power), dtype=x.dtype)
-    return call.value(back(call.value(b.round(scaled), wide), power), x.dtype)
+    power = call.value(10.0 ** abs(decimals), wide)
+    return call.value(back(b.round(there(call.value(x, wide), power)), power), x.dtype)
 
 
 @handles("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")

@@ -103,11 +103,14 @@ def test_what_torch_computes_in_other_steps():
         ranges += [torch.linspace(2.5, -3, n) for n in (1, 2, 7)]
         ranges += [torch.linspace(-3, 8.5, n, dtype=torch.int64) for n in (1, 4, 9)]
         ranges += [torch.linspace(0, 1, 50, dtype=torch.float16)]
-        decimals = [x.round(decimals=n) for n in (2, 0, -1)] + [x.half().round(decimals=1)]
+        decimals = [x.round(decimals=n) for n in (2, 0, -1)]
+        # 4.1484375 * 10 lies beside a half in float32, and on it in float16
+        narrow = (x / 60 + 4.1484375).half()
+        decimals += [y.round(decimals=n) for y in (narrow, narrow.bfloat16()) for n in (1, 2, 5)]
         big = [F.hardswish(here), F.hardsigmoid(here), torch.fmax(x, here), torch.fmin(here, x)]
         return [*ranges, *decimals, *big]
 
-    x = torch.randn(len(FLOATS)) * 30
+    x = torch.linspace(-30, 30, len(FLOATS))
     check(function, x, torch.cat([FLOATS[:-1], torch.tensor([3.4e38])]))
 
 
