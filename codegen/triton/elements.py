@@ -173,8 +173,8 @@ class Env:
         inside = " & ".join(m.text for m in masks) or self._full("1", bool_)
         record = f"p{self.kernel.records} + {2 * check.number}"
         if check.size is None:
-            text, kept = f"checked_divisor({value.text})", f"{value.text}, {inside}, {record}"
-            statement = f"record_divisor({kept})"
+            text = f"checked_divisor({value.text})"
+            statement = f"record_divisor({value.text}, {inside}, {record})"
         else:
             given = f"{value.text}, {size.text}"
             text = f"checked_index({given}, {check.wraps})"

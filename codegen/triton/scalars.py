@@ -137,10 +137,8 @@ def wrapped(x, size, wraps: tl.constexpr):
 
 @triton.jit
 def checked_index(x, size, wraps: tl.constexpr):
-    # two choices in place of one by `or`, of which the compiler would not see that neighbours share
-    # it, and so would not load their rows in wide pieces
     at = wrapped(x, size, wraps)
-    return tl.where(at < 0, 0, tl.where(at >= size, 0, at)).to(x.dtype)
+    return tl.where((at < 0) | (at >= size), 0, at).to(x.dtype)
 
 
 @triton.jit
