@@ -10,10 +10,10 @@ __version__ = "0.1.0"
 
 # public name -> the module that defines it
 _HOMES = {
-    "compile": "cli.module",
-    "load": "cli.driver",
-    "LLM": "cli.driver",
-    "SamplingParams": "runtime.sampling",
+    "compile": "api.module",
+    "load": "api.driver",
+    "LLM": "api.driver",
+    "SamplingParams": "runtime.engine.sampling",
     **dict.fromkeys(
         [
             "ArtifactError",
@@ -42,8 +42,8 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]  # resolved by __getattr__
 
 if TYPE_CHECKING:
-    from .cli.driver import LLM, load
-    from .cli.module import compile
+    from .api.driver import LLM, load
+    from .api.module import compile
     from .ir.errors import (
         ArtifactError,
         BuildError,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         UnsupportedOp,
         VerifyError,
     )
-    from .runtime.sampling import SamplingParams
+    from .runtime.engine.sampling import SamplingParams
 
 
 def __getattr__(name: str):

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.cli.demo_model import demo_path, saved_as_folder
-from tilewright.cli.machine import cpu_name
+from tilewright.api.demo_model import demo_path, saved_as_folder
+from tilewright.api.machine import cpu_name
 
 
 def make_reader(threads: int):

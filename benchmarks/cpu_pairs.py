@@ -20,16 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.cli.machine import cpu_name
+from tilewright.api.machine import cpu_name
 
 # The other side: loads the model, then times what each line of its input names.
 WORKER = """
 import sys, time
 import numpy as np
 
-from tilewright.cli.machine import cpu_name
+from tilewright.api.machine import cpu_name
 import tilewright
-from tilewright.cli.demo_model import demo_path
+from tilewright.api.demo_model import demo_path
 
 llm = tilewright.LLM(str(demo_path()), dtype=sys.argv[1])
 prompt = np.random.default_rng(0).integers(10, 40000, 512).tolist()

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from . import cache, options
+from ..api import cache
+from . import options
 from .console import human_bytes, print_json
 
 

@@ -12,8 +12,8 @@ from .console import decoded
 from .generate import messages_of, stream_answer
 
 if TYPE_CHECKING:
-    from ..runtime.sampling import SamplingParams
-    from .language_model import LLM
+    from ..api.language_model import LLM
+    from ..runtime.engine.sampling import SamplingParams
 
 COMMANDS = {
     "/reset": "begins anew",

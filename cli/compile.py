@@ -35,13 +35,13 @@ def compile_model(
 
     The target may be a GPU that this machine does not have.
     """
+    from ..api.build_model import get_model
+    from ..api.compiler import resolve_target
+    from ..api.counted import counted
+    from ..api.request import Request, parse_dtype
     from ..runtime.artifact import is_artifact, save_artifact
     from ..runtime.storage import check_writable
-    from .build_model import get_model
-    from .compiler import resolve_target
-    from .counted import counted
     from .progress import progress
-    from .request import Request, parse_dtype
 
     if output.exists() and not (force and is_artifact(output)):
         raise OptionError(

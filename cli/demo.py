@@ -9,7 +9,7 @@ from . import options
 from .console import human_bytes, print_json
 
 if TYPE_CHECKING:
-    from .language_model import LLM
+    from ..api.language_model import LLM
 
 QUESTION = "What is the capital of France?"
 
@@ -26,7 +26,7 @@ def demo(
     as_json: options.AsJson = False,
 ) -> None:
     """Compile SmolLM2-135M-Instruct from its unmodified checkpoint and ask it a question."""
-    from ..runtime.sampling import SamplingParams
+    from ..runtime.engine.sampling import SamplingParams
     from .opening import open_llm
 
     start = time.perf_counter()

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import machine
-from .cache import cache_dir
+from ..api import machine
+from ..api.cache import cache_dir
 from .console import human_bytes, print_json
 
 GPU_LIBRARIES = ("triton", "cuda-core", "cuda-bindings")

@@ -14,9 +14,9 @@ from . import options
 from .console import decoded, print_json, read_input
 
 if TYPE_CHECKING:
-    from ..runtime.outputs import CompletionOutput, Logprob, RequestOutput
-    from ..runtime.sampling import SamplingParams
-    from .language_model import LLM
+    from ..api.language_model import LLM
+    from ..runtime.engine.outputs import CompletionOutput, Logprob, RequestOutput
+    from ..runtime.engine.sampling import SamplingParams
 
 
 def generate(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..api.facts import check_facts, is_language_model
 from ..ir.errors import OptionError
 from . import options
 from .console import human_bytes, print_json
-from .facts import check_facts, is_language_model
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -62,7 +62,7 @@ def inspect(
 
 def _find(model: str) -> Path:
     if model == "demo":
-        from .demo_model import demo_path
+        from ..api.demo_model import demo_path
 
         return demo_path()
     path = Path(model)

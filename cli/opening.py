@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from .language_model import LLM
+from ..api.language_model import LLM
 from .progress import progress
 
 

@@ -61,10 +61,10 @@ def opt(
             f"no pipeline named {pipeline!r}", facts=f"pipelines: {', '.join(layer.PIPELINES)}"
         )
 
+    from ..api.watching import start_logging
     from ..ir.parse import parse_graph
     from ..ir.text import print_graph
     from ..ir.verify import verify
-    from .watching import start_logging
 
     start_logging()
     graph = parse_graph(read_text(file), path="<stdin>" if file == "-" else file)

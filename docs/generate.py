@@ -13,7 +13,7 @@ from tilewright.ir.op import OPS, REQUIRED, Op
 from tilewright.ir.switches import TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "cli"]
+LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "api", "cli"]
 SOURCES = {".py", ".h", ".cpp"}
 
 KINDS = {

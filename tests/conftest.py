@@ -94,7 +94,7 @@ def device(request) -> str:
     """Where the test's programs run, as a target: the CPU, or the GPU with `--device cuda`."""
     if request.config.getoption("--device") == "cpu":
         return "cpu"
-    from tilewright.cli.machine import gpu_target
+    from tilewright.api.machine import gpu_target
 
     return gpu_target()
 

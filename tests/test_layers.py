@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-EVERYTHING = {"ir", "frontend", "passes", "codegen", "runtime", "cli"}
+EVERYTHING = {"ir", "frontend", "passes", "codegen", "runtime", "api", "cli"}
 
 # layer -> our own layers that it may import; "" is the root package
 MAY_IMPORT = {
@@ -22,20 +22,21 @@ MAY_IMPORT = {
     "passes": {"ir", "passes"},
     "codegen": {"ir", "codegen"},
     "runtime": {"ir", "runtime"},
+    "api": EVERYTHING - {"cli"} | {""},
     "cli": EVERYTHING | {""},
     "": EVERYTHING,
 }
 
 # library -> layers that may import it at all
 MAY_USE = {
-    "torch": {"frontend", "cli"},
-    "transformers": {"frontend", "cli"},
+    "torch": {"frontend", "api", "cli"},
+    "transformers": {"frontend", "api", "cli"},
     "accelerate": {"frontend"},
-    "gguf": {"frontend", "cli"},
-    "triton": {"codegen", "cli"},
+    "gguf": {"frontend", "api", "cli"},
+    "triton": {"codegen", "api", "cli"},
     "sympy": {"frontend"},
     "onnx": {"frontend"},
-    "cuda": {"runtime", "cli"},
+    "cuda": {"runtime", "api", "cli"},
     "typer": {"cli"},
     "rich": {"cli"},
 }
@@ -43,7 +44,7 @@ MAY_USE = {
 # Modules that are loaded for one purpose only, and may import its library when they are.
 # behind `tilewright.compile`, which takes a torch module
 _COMPILE = ("module", "compiled_module", "arguments", "snapshot")
-LOADED_FOR = {f"cli/{name}.py": "torch" for name in _COMPILE}
+LOADED_FOR = {f"api/{name}.py": "torch" for name in _COMPILE}
 
 # library -> layers that may import it at module level; the rest do so inside functions
 MAY_USE_AT_TOP = {
@@ -260,6 +261,7 @@ def test_the_reader_sees_what_it_should(tmp_path, monkeypatch):
         ("tilewright", "torch sympy triton onnx transformers typer rich cuda"),
         ("tilewright.ir", "torch sympy triton onnx transformers"),
         ("tilewright.runtime", "torch sympy triton onnx transformers cuda"),
+        ("tilewright.api", "torch sympy triton onnx transformers"),
         ("tilewright.cli", "torch sympy triton onnx transformers"),
     ],
 )

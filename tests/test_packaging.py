@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "cli"]
+LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "api", "cli"]
 NOT_SHIPPED = {"tests", "docs", "benchmarks", "examples"}
 # Kinds of file that the package reads at run time, and so must be shipped.
 SHIPPED = {".py", ".h", ".cpp"}

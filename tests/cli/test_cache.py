@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from tilewright.cli import cache, identity
-from tilewright.cli.compiler import resolve_target
-from tilewright.cli.request import Request
+from tilewright.api import cache, identity
+from tilewright.api.compiler import resolve_target
+from tilewright.api.request import Request
 from tilewright.ir.errors import CheckpointError, OptionError
 
 
@@ -68,7 +68,7 @@ def test_a_key_changes_with_all_that_the_compiler_may_use(tmp_path, monkeypatch)
     file.write_bytes(b"one")
 
     def key(sets, target="cpu"):
-        monkeypatch.setattr("tilewright.cli.request.instruction_sets", lambda: sets)
+        monkeypatch.setattr("tilewright.api.request.instruction_sets", lambda: sets)
         return Request(file, target=resolve_target(target)).key
 
     assert key(("avx2", "fma")) != key(("avx2", "avx_vnni", "fma"))

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.cli import chat
 from tilewright.ir.errors import OptionError, RequestError
-from tilewright.runtime.sampling import SamplingParams
+from tilewright.runtime.engine.sampling import SamplingParams
 
 
 class Talker:

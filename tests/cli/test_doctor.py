@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tilewright.cli import doctor, machine
-from tilewright.cli.compiler import open_device, resolve_target
+from tilewright.api import machine
+from tilewright.api.compiler import open_device, resolve_target
+from tilewright.cli import doctor
 from tilewright.ir.errors import DeviceError
 from tilewright.runtime import cgroup
 

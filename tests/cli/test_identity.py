@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from tilewright.cli import cache, identity
+from tilewright.api import cache, identity
 from tilewright.ir.errors import CheckpointError, OptionError
 
 OLD_NS = 10**18

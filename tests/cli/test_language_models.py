@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.cli.demo_model import demo_path
+from tilewright.api.demo_model import demo_path
 from tilewright.ir.parse import parse_graph
 from tilewright.ir.verify import verify
 

@@ -14,7 +14,7 @@ import torch
 
 from tests.models import tiny
 from tilewright import LLM, OptionError, RequestError, SamplingParams
-from tilewright.cli import build_model, cache
+from tilewright.api import build_model, cache
 from tilewright.ir.progress import UNITS, unwatched
 from tilewright.runtime import artifact
 

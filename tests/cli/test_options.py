@@ -8,12 +8,12 @@ import typing
 import pytest
 from typer.testing import CliRunner
 
-from tilewright.cli import cache
+from tilewright.api import cache
 from tilewright.cli.app import VERBS, app
 from tilewright.cli.generate import as_data, messages_of
 from tilewright.ir.errors import RequestError
-from tilewright.runtime.outputs import CompletionOutput, Logprob, RequestOutput
-from tilewright.runtime.sampling import SamplingParams
+from tilewright.runtime.engine.outputs import CompletionOutput, Logprob, RequestOutput
+from tilewright.runtime.engine.sampling import SamplingParams
 
 run = CliRunner().invoke
 EDGES = {

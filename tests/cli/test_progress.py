@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from tilewright.cli.compiler import compile_graph
-from tilewright.cli.counted import CountedWeights, counted
+from tilewright.api.compiler import compile_graph
+from tilewright.api.counted import CountedWeights, counted
 from tilewright.cli.progress import BAR, Line, Log, progress
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.progress import UNITS

@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright import passes
-from tilewright.cli.demo_model import demo_path
+from tilewright.api.demo_model import demo_path
 from tilewright.ir.parse import parse_graph
 from tilewright.ir.text import print_graph
 from tilewright.ir.types import bf16

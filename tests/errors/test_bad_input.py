@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tilewright
-from tilewright.cli import cache
+from tilewright.api import cache
 from tilewright.frontend.checkpoint import open_checkpoint
 from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir import switches

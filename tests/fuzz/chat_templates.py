@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2.filters import FILTERS
 from jinja2.tests import TESTS
 
-from tilewright.runtime import template_budget
+from tilewright.runtime.engine import template_budget
 
 from ..runtime.chat_families import FAMILIES
 from ..runtime.conftest import byte_tokenizer

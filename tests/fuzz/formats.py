@@ -196,7 +196,7 @@ def artifact(folder: Path) -> Check:
 
 def facts(folder: Path) -> Check:
     """facts.json, and what is done with it: a sum of its numbers, its texts as one."""
-    from tilewright.cli.facts import check_facts
+    from tilewright.api.facts import check_facts
 
     from ..cli.test_facts import GOOD
 

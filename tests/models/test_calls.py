@@ -9,7 +9,7 @@ from torch import nn
 from torch.export import Dim
 
 import tilewright
-from tilewright.cli import compiled_module
+from tilewright.api import compiled_module
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(5))
 

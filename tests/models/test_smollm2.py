@@ -26,7 +26,7 @@ TIE = 2e-3
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from tilewright.cli.demo_model import saved_as_folder
+    from tilewright.api.demo_model import saved_as_folder
 
     path = tmp_path_factory.mktemp("smollm2")
     saved_as_folder(path)

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import tilewright
-from tilewright.runtime.batch import Sizes, make_batch
-from tilewright.runtime.sampling import SamplingParams
-from tilewright.runtime.scheduler import Work
-from tilewright.runtime.sequence import Sequence
+from tilewright.runtime.engine.batch import Sizes, make_batch
+from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.scheduler import Work
+from tilewright.runtime.engine.sequence import Sequence
 
 from .tiny import MORE, VARIANTS, eager_logits, greedy, make
 

@@ -19,10 +19,10 @@ from tilewright.ir.layout import (
     TOP_P,
 )
 from tilewright.ir.ops.sampling import sample
-from tilewright.runtime.batch import POSITION_IDS, Sizes, make_batch, sizes_of
-from tilewright.runtime.engine import Engine, EngineConfig
-from tilewright.runtime.runner import StepResult
-from tilewright.runtime.tokenizer import Tokenizer
+from tilewright.runtime.engine.batch import POSITION_IDS, Sizes, make_batch, sizes_of
+from tilewright.runtime.engine.engine import Engine, EngineConfig
+from tilewright.runtime.engine.tokenizer import Tokenizer
+from tilewright.runtime.engine.runner import StepResult
 
 
 class HashModel:

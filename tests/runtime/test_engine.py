@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tilewright.ir.errors import OutOfPages, RequestError
-from tilewright.runtime.batch import Sizes
-from tilewright.runtime.sampling import SamplingParams
-from tilewright.runtime.sequence import Status
+from tilewright.runtime.engine.batch import Sizes
+from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sequence import Status
 
 LENGTHS = [1, 3, 17, 4, 5, 40, 33, 12]
 

@@ -14,9 +14,9 @@ from tilewright.ir.layout import KVLayout, LayerKV
 from tilewright.ir.program import Buffer, Program
 from tilewright.ir.types import TensorType, bf16, f32
 from tilewright.runtime.cpu import CpuDevice
-from tilewright.runtime.llm import LLM
-from tilewright.runtime.memory import plan_memory
-from tilewright.runtime.sampling import SamplingParams
+from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.llm import LLM
+from tilewright.runtime.engine.memory import plan_memory
 
 CHAT = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -199,7 +199,7 @@ def test_an_interrupted_call_leaves_nothing(llm, monkeypatch):
 
 
 def test_progress_goes_by_prompt_tokens_and_then_by_prompts(llm, monkeypatch):
-    monkeypatch.setattr("tilewright.runtime.watch.EVERY", 0)
+    monkeypatch.setattr("tilewright.runtime.engine.watch.EVERY", 0)
     seen = []
     llm.generate(["a" * 150, "b"], progress=lambda *report: seen.append(report))
     prefill = [(done, of) for stage, done, of in seen if stage == "prefill"]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tilewright.ir.errors import RequestError
-from tilewright.runtime import engine as engine_module
-from tilewright.runtime.llm import LLM
-from tilewright.runtime.sampling import SamplingParams
-from tilewright.runtime.tokenizer import SLICE_CHARS, Tokenizer
+from tilewright.runtime.engine import engine as engine_module
+from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.tokenizer import SLICE_CHARS, Tokenizer
+from tilewright.runtime.engine.llm import LLM
 
 
 @pytest.fixture

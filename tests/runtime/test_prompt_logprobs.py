@@ -5,11 +5,11 @@ import pytest
 
 from tests.models import tiny
 from tilewright.ir.errors import RequestError
-from tilewright.runtime.engine import Engine, EngineConfig
+from tilewright.runtime.engine.engine import Engine, EngineConfig
+from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.llm import LLM
+from tilewright.runtime.engine.runner import ProgramRunner
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.llm import LLM
-from tilewright.runtime.runner import ProgramRunner
-from tilewright.runtime.sampling import SamplingParams
 
 SCORED = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=2)
 PLAIN = SamplingParams(temperature=0, max_tokens=6)

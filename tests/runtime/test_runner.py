@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from tests.models.tiny import make
-from tilewright.runtime.batch import Sizes
-from tilewright.runtime.engine import Engine, EngineConfig
-from tilewright.runtime.executable import Executable
-from tilewright.runtime.prepared import LEAST_SHARED, SharedMemory
-from tilewright.runtime.runner import (
+from tilewright.runtime.engine.batch import Sizes
+from tilewright.runtime.engine.engine import Engine, EngineConfig
+from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.runner import (
     MAX_CAPTURED_TOKENS,
     SEQ_BUCKETS,
     TOKEN_BUCKETS,
@@ -16,7 +15,8 @@ from tilewright.runtime.runner import (
     ProgramRunner,
     round_up,
 )
-from tilewright.runtime.sampling import SamplingParams
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.prepared import LEAST_SHARED, SharedMemory
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 
 from tilewright.ir.errors import RequestError
 from tilewright.ir.ops.sampling import sample
-from tilewright.runtime.sampler import adjust, choose, draw, log_probabilities
-from tilewright.runtime.sampling import SamplingParams
-from tilewright.runtime.sequence import Sequence
+from tilewright.runtime.engine.sampler import adjust, choose, draw, log_probabilities
+from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sequence import Sequence
 
 
 def sequence(params, prompt=(1, 2), output=()):

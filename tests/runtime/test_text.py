@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tilewright.ir.errors import ArtifactError, RequestError
-from tilewright.runtime.detokenizer import TextStream
-from tilewright.runtime.tokenizer import Tokenizer
+from tilewright.runtime.engine.detokenizer import TextStream
+from tilewright.runtime.engine.tokenizer import Tokenizer
 
 TEXTS = [
     "hello",

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from tilewright.cli.compiler import compile_graph
+from tilewright.api.compiler import compile_graph
 from tilewright.codegen.triton import backend
 from tilewright.codegen.triton.choose import choices
 from tilewright.codegen.triton.compile import Compiled

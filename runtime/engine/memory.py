@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ..ir.dim import symbols_of
-from ..ir.errors import OptionError, OutOfMemory
-from ..ir.program import Program
-from .binding import Sizes
-from .device import Device
-from .safetensors_file import facts_of
+from ...ir.dim import symbols_of
+from ...ir.errors import OptionError, OutOfMemory
+from ...ir.program import Program
+from ..binding import Sizes
+from ..device import Device
+from ..safetensors_file import facts_of
 
 # share of the free memory that weights, arena and pages may take when no size is asked for: a GPU
 # is taken to be ours, a CPU's memory is shared with whatever else runs

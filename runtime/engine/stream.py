@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
-from ..ir.progress import Progress, unwatched
+from ...ir.progress import Progress, unwatched
 from .outputs import CompletionOutput
 from .sequence import Sequence
 

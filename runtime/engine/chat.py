@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from ..ir.errors import RequestError
+from ...ir.errors import RequestError
 
 Messages = Sequence[Mapping[str, Any]]
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from ..ir.progress import Progress, unwatched
+from ...ir.progress import Progress, unwatched
 from .sequence import Sequence
 from .stats import Stats
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence as Seq
 from numbers import Integral
 from typing import Any, Self, Unpack
 
-from ..ir.errors import RequestError, TilewrightError, joined
-from ..ir.fork_lock import ForkLock
-from ..ir.progress import Progress, unwatched
+from ...ir.errors import RequestError, TilewrightError, joined
+from ...ir.fork_lock import ForkLock
+from ...ir.progress import Progress, unwatched
 from .chat import Messages, TemplateOptions, read_options
 from .engine import Engine
 from .outputs import CompletionOutput, Logprob, RequestOutput

@@ -7,7 +7,7 @@ from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
-from ..ir.errors import RequestError
+from ...ir.errors import RequestError
 
 MAX_TEXTS = 16  # stop strings a request may have
 MAX_STOP_CHARS = 1024  # of one: each new token is compared with all their beginnings

@@ -5,7 +5,7 @@ from enum import Enum
 
 import numpy as np
 
-from ..ir.errors import TilewrightError
+from ...ir.errors import TilewrightError
 from .detokenizer import TextStream
 from .sampling import SamplingParams
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ir.errors import RequestError, TilewrightError, joined
-from ..ir.fork_lock import tell_after_fork
+from ...ir.errors import RequestError, TilewrightError, joined
+from ...ir.fork_lock import tell_after_fork
 from .detokenizer import TextStream
 from .pages import PagePool
 from .runner import Runner, StepResult

@@ -12,12 +12,12 @@ from ..ir.errors import DeviceError, OptionError
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..runtime.artifact import Artifact, save_artifact
-from ..runtime.engine import Engine, EngineConfig
+from ..runtime.engine.engine import Engine, EngineConfig
+from ..runtime.engine.llm import LLM as RuntimeLLM
+from ..runtime.engine.memory import plan_memory
+from ..runtime.engine.runner import ProgramRunner
+from ..runtime.engine.tokenizer import Tokenizer
 from ..runtime.executable import Executable
-from ..runtime.llm import LLM as RuntimeLLM
-from ..runtime.memory import plan_memory
-from ..runtime.runner import ProgramRunner
-from ..runtime.tokenizer import Tokenizer
 from . import cache
 from .build_model import MAX_STEP_TOKENS, get_model
 from .compiler import open_device, resolve_target

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..ir.errors import TilewrightError
+from ...ir.errors import TilewrightError
 
 
 @dataclass(frozen=True)

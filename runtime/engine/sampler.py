@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir.errors import RequestError
-from ..ir.ops.sampling import gumbel
+from ...ir.errors import RequestError
+from ...ir.ops.sampling import gumbel
 from .sampling import SamplingParams
 from .sequence import Sequence
 

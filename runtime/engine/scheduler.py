@@ -7,7 +7,7 @@ youngest running one, which computes its keys and values again later.
 from collections import deque
 from dataclasses import dataclass
 
-from ..ir.errors import OutOfPages
+from ...ir.errors import OutOfPages
 from .pages import PagePool
 from .sequence import Sequence, Status
 

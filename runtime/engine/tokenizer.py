@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from ..ir.errors import ArtifactError, RequestError
+from ...ir.errors import ArtifactError, RequestError
 from . import chat
 from .chat import Messages
 from .template import ChatTemplate, TemplateFailed

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import layout
+from ...ir import layout
 from .scheduler import Work
 from .sequence import Sequence
 

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ..ir import layout
+from ...ir import layout
+from ..executable import Executable
+from ..prepared import Prepared, SharedMemory
 from .batch import Batch, Sizes, make_batch, sizes_of
-from .executable import Executable
-from .prepared import Prepared, SharedMemory
 from .scheduler import Work
 
 WIDTH_STEP = 8  # columns of the page table are padded to a multiple, so that sizes seldom change

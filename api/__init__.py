@@ -1,0 +1,1 @@
+"""What ties the layers together: compile, LLM, load, and the cache of compiled models."""
