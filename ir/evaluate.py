@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from .binding import ArgumentSpec, Binder
+from .combine import run_combine
 from .dim import Expr
 from .dim import evaluate as evaluate_dim
 from .errors import DivisionByZero, IndexOutOfRange, ShapeError
 from .faults import located
 from .graph import Graph, Node, Value
 from .op import Op
-from .scalar import evaluate_scalar, parse_scalar
+from .scalar import evaluate_scalar
 from .types import DType, dtype_of
 
 Arrays = Mapping[str, np.ndarray]
@@ -92,15 +93,19 @@ def evaluate_node(
 def run_op(
     op: Op, operands: list[np.ndarray], attrs: dict[str, Any], node: Node, precision: type | None
 ) -> Any:
-    """The op's reference over arrays: its scalar, its own function, or its decomposition."""
-    if op.scalar is not None:
-        tree = parse_scalar(op.scalar, op.operands, tuple(op.attrs))
+    """The op's reference over arrays: its own function, or what follows from its facts."""
+    if op.tree is not None:
         names = dict(zip(op.operands, _widen(operands, precision)))
-        return evaluate_scalar(tree, names, attrs)
+        return evaluate_scalar(op.tree, names, attrs)
     if op.reference is not None:
         if op.kind == "source" and precision is not None and attrs["dtype"].is_float:
             attrs = {**attrs, "dtype": dtype_of(np.dtype(precision))}  # constants unrounded too
         return op.reference(*_widen(operands, precision), **attrs)
+    if op.combine is not None:
+        (x,), dtype = _widen(operands, precision), node.operands[0].dtype
+        return run_combine(op.combine, op.finish, x, dtype, attrs, op.kind == "scan")
+    if op.contraction is not None:
+        return op.contraction(**attrs).of(*_widen(operands, precision))
     return _run_decomposition(node, operands, attrs, precision)
 
 

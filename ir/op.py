@@ -8,14 +8,18 @@ rule: it gets `TensorType`s and returns one, or a tuple when the op has several 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from .combine import Combine
+from .contraction import Contraction
 from .errors import UnsupportedOp
+from .scalar import COMMUTATIVE, EXPENSIVE, Scalar, define, functions_of, parse_scalar
 from .types import TensorType
 
 REQUIRED = inspect.Parameter.empty
 
-# What fusion may assume of an op:
+# The families of ops that have a meaning of their own; a template may bring a further one.
 #   elementwise  out[i] depends on in[i] (after broadcasting) only
 #   view         a renaming of indices, no arithmetic
 #   source       no tensor operand (iota, full)
@@ -43,14 +47,50 @@ class Op:
     attrs: Mapping[str, tuple[Any, Any]]  # name -> (annotation, default or REQUIRED)
     rule: Callable[..., TensorType | tuple[TensorType, ...]]
     scalar: str | None = None  # the value of one element, in the language of ir/scalar.py
+    combine: Combine | None = None  # of a reduction or scan
+    finish: str | None = None  # what a reduction makes of its x, of `count` elements
+    contraction: Callable[..., Contraction] | None = None  # of a contraction, from its attributes
+    declared_cost: str | None = None
     reference: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
     state_operand: int | None = None  # which operand is consumed and returned, kind "state" only
     samples: list[Callable[..., Any]] = field(default_factory=list)
 
+    @cached_property
+    def tree(self) -> Scalar | None:
+        """The scalar, parsed."""
+        if self.scalar is None:
+            return None
+        return parse_scalar(self.scalar, self.operands, tuple(self.attrs))
+
+    @cached_property
+    def cost(self) -> str:
+        """What computing an element again costs: "free" (an index), "cheap" or "expensive"."""
+        if self.declared_cost is not None:
+            return self.declared_cost
+        if self.tree is None:
+            return {"view": "free", "source": "free", "gather": "cheap"}.get(self.kind, "expensive")
+        return "expensive" if functions_of(self.tree) & EXPENSIVE else "cheap"
+
+    @cached_property
+    def is_commutative(self) -> bool:
+        """Whether its two operands may change places."""
+        operands = tuple(Scalar("arg", value=name) for name in self.operands)
+        return self.tree is not None and self.tree.fn in COMMUTATIVE and self.tree.args == operands
+
+    @property
+    def may_recompute(self) -> bool:
+        """Whether a second copy of a node gives the same: not where it consumes a state."""
+        return self.state_operand is None
+
     def set_reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: NumPy implementation. Takes arrays and attributes, gives array or tuple."""
         self.reference = function
+        return function
+
+    def set_contraction(self, function: Callable[..., Contraction]) -> Callable[..., Contraction]:
+        """Decorator: what is multiplied with what, from the attributes."""
+        self.contraction = function
         return function
 
     def set_decomposition(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,17 +115,27 @@ class Op:
 OPS: dict[str, Op] = {}
 
 
-def op(function: Callable | None = None, *, kind: str = "", scalar: str | None = None):
+def op(
+    function: Callable | None = None,
+    *,
+    kind: str = "",
+    scalar: str | None = None,
+    combine: Combine | None = None,
+    finish: str | None = None,
+    cost: str | None = None,
+):
     """Decorator that declares an op; see the module docstring.
 
     `scalar` makes the op elementwise and complete: its value, reference and generated code all
-    come from that expression.
+    come from that expression. `combine` does the same for a reduction or a scan; `finish`, over x
+    and count, is what a reduction makes of the combination of `count` elements. `cost` is given
+    where it does not follow from the scalar.
     """
 
     def declare(rule: Callable) -> Op:
         resolved = kind or ("elementwise" if scalar else "")
-        if resolved not in KINDS:
-            raise ValueError(f"op {rule.__name__}: kind {resolved!r} is not one of {sorted(KINDS)}")
+        if not resolved:
+            raise ValueError(f"op {rule.__name__} needs a kind: {', '.join(sorted(KINDS))}, or new")
         name = rule.__name__.rstrip("_")
         operands, optional, variadic, attrs = [], 0, False, {}
         for parameter in inspect.signature(rule).parameters.values():
@@ -105,11 +155,16 @@ def op(function: Callable | None = None, *, kind: str = "", scalar: str | None =
             attrs=attrs,
             rule=rule,
             scalar=scalar,
+            combine=combine,
+            finish=finish,
+            declared_cost=cost,
             state_operand=0 if resolved == "state" else None,
         )
         if name in OPS:
             raise ValueError(f"op {name} is declared twice")
         OPS[name] = declared
+        if scalar is not None and not attrs:
+            define(name, declared.operands, scalar)
         return declared
 
     return declare(function) if function is not None else declare

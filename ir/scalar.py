@@ -79,6 +79,14 @@ FUNCTIONS: dict[str, Callable] = {
     "isnan": np.isnan,
 }
 
+# facts of the functions, from which those of ops follow
+COMMUTATIVE = frozenset("add mul and or xor minimum maximum eq ne".split())
+# many instructions each: worth storing rather than computing again
+EXPENSIVE = frozenset("exp exp2 log log2 log10 log1p expm1 sin cos tanh erf sigmoid pow".split())
+
+# elementwise ops by name, with their operands and scalars: expressions may call them as functions
+_DEFINED: dict[str, tuple[tuple[str, ...], str]] = {}
+
 _BINARY = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -91,6 +99,24 @@ _BINARY = {
     ast.BitXor: "xor",
 }
 _COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
+
+
+def define(name: str, operands: tuple[str, ...], text: str) -> None:
+    """Let expressions call `name`; what it stands for is put in its place."""
+    _DEFINED[name] = operands, text
+
+
+def substitute(tree: Scalar, args: Mapping[str, Scalar]) -> Scalar:
+    """The tree with operands replaced."""
+    if tree.fn == "arg":
+        return args.get(tree.value, tree)
+    return Scalar(tree.fn, tuple(substitute(a, args) for a in tree.args), tree.value)
+
+
+def functions_of(tree: Scalar) -> frozenset[str]:
+    """The functions that the tree applies."""
+    own = frozenset((tree.fn,)) & FUNCTIONS.keys()
+    return own.union(*(functions_of(a) for a in tree.args))
 
 
 @cache
@@ -115,6 +141,10 @@ def parse_scalar(text: str, operands: tuple[str, ...], attrs: tuple[str, ...]) -
                 return Scalar(_COMPARE[type(operator)], (convert(left), convert(right)))
             case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS:
                 return Scalar(name, tuple(convert(a) for a in args))
+            case ast.Call(func=ast.Name(id=name), args=args) if name in _DEFINED:
+                names, inner = _DEFINED[name]
+                given = dict(zip(names, map(convert, args), strict=True))
+                return substitute(parse_scalar(inner, names, ()), given)
         raise ValueError(f"scalar {text!r}: cannot read {ast.unparse(node)!r}")
 
     return convert(ast.parse(text, mode="eval").body)

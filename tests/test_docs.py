@@ -53,7 +53,9 @@ def test_links_and_paths_lead_somewhere(page):
     missing = [
         link for link in links if link and "://" not in link and not (page.parent / link).exists()
     ]
-    quoted = re.findall(r"`((?:ir|frontend|passes|codegen|runtime|api|cli|tests|docs)/[\w./]*)`", text)
+    quoted = re.findall(
+        r"`((?:ir|frontend|passes|codegen|runtime|api|cli|tests|docs)/[\w./]*)`", text
+    )
     missing += [path for path in quoted if not (ROOT / path).exists()]
     assert not missing, f"{page.name} speaks of {missing}"
 

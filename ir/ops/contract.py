@@ -1,7 +1,6 @@
 """Contractions: sums of products."""
 
-import numpy as np
-
+from ..contraction import Contraction
 from ..op import broadcast_shapes, op
 from ..types import TensorType
 
@@ -25,9 +24,9 @@ def matmul(x, w, *, transpose_w: bool = False):
     return x.with_shape((*batch, x.shape[-2], n))
 
 
-@matmul.set_reference
-def _(x, w, *, transpose_w):
-    return x @ (np.swapaxes(w, -1, -2) if transpose_w else w)
+@matmul.set_contraction
+def _(*, transpose_w):
+    return Contraction(ws=("nk" if transpose_w else "kn",))
 
 
 @op(kind="contract")
@@ -46,6 +45,11 @@ def gated_linear(x, w_gate, w_up, *, activation: str):
     if x.rank < 2 or x.shape[-1] != w_gate.shape[1] or x.dtype != w_gate.dtype:
         raise TypeError(f"x is {x}, w_gate is {w_gate}: x must be [..., M, {w_gate.shape[1]}]")
     return TensorType((*x.shape[:-1], w_gate.shape[0]), x.dtype)
+
+
+@gated_linear.set_contraction
+def _(*, activation):
+    return Contraction(ws=("nk", "nk"), epilogue=f"{activation}(acc0) * acc1")
 
 
 @gated_linear.set_decomposition

@@ -1,7 +1,6 @@
 """Reductions and scans."""
 
-import numpy as np
-
+from ..combine import Combine
 from ..op import normalize_axis, op
 from ..types import TensorType, bool_, i64
 
@@ -15,64 +14,37 @@ def _reduced(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType
     return x.with_shape(d for i, d in enumerate(x.shape) if i not in gone)
 
 
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("x + y", 0))
 def sum(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Sum over axes; 0 for an empty one. Accumulates floats in float32, integers in int64."""
     return _reduced(x, axes, keepdims)
 
 
-@sum.set_reference
-def _(x, *, axes, keepdims):
-    return x.sum(axes, keepdims=keepdims, dtype=x.dtype)
-
-
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("x + y", 0), finish="x / count")
 def mean(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Arithmetic mean over axes; NaN for an empty one. Accumulates in float32."""
     return _reduced(x, axes, keepdims)
 
 
-@mean.set_reference
-def _(x, *, axes, keepdims):
-    count = np.prod([x.shape[a] for a in axes])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (x.sum(axes, keepdims=keepdims) / x.dtype.type(count)).astype(x.dtype)
-
-
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("maximum(x, y)", "lowest"))
 def max(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Largest element over axes; NaN wins; minus infinity (lowest integer) for an empty one."""
     return _reduced(x, axes, keepdims)
 
 
-@max.set_reference
-def _(x, *, axes, keepdims):
-    return x.max(axes, keepdims=keepdims, initial=_lowest(x.dtype))
-
-
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("minimum(x, y)", "highest"))
 def min(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Smallest element over axes; NaN wins; infinity (highest integer) for an empty one."""
     return _reduced(x, axes, keepdims)
 
 
-@min.set_reference
-def _(x, *, axes, keepdims):
-    return x.min(axes, keepdims=keepdims, initial=_highest(x.dtype))
-
-
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("x * y", 1))
 def prod(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Product over axes; 1 for an empty one."""
     return _reduced(x, axes, keepdims)
 
 
-@prod.set_reference
-def _(x, *, axes, keepdims):
-    return x.prod(axes, keepdims=keepdims, dtype=x.dtype)
-
-
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("x | y", False))
 def any(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """True where some element over axes is true; x is bool."""
     if x.dtype != bool_:
@@ -80,12 +52,7 @@ def any(x, *, axes: tuple[int, ...], keepdims: bool = False):
     return _reduced(x, axes, keepdims)
 
 
-@any.set_reference
-def _(x, *, axes, keepdims):
-    return x.any(axes, keepdims=keepdims)
-
-
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("x & y", True))
 def all(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """True where every element over axes is true; x is bool."""
     if x.dtype != bool_:
@@ -93,52 +60,20 @@ def all(x, *, axes: tuple[int, ...], keepdims: bool = False):
     return _reduced(x, axes, keepdims)
 
 
-@all.set_reference
-def _(x, *, axes, keepdims):
-    return x.all(axes, keepdims=keepdims)
-
-
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("maximum(x, y)", "lowest", picks_index=True))
 def argmax(x, *, axis: int, keepdims: bool = False):
     """Index (int64) of the first largest element along axis; NaN counts as largest."""
     return _reduced(x, (axis,), keepdims).with_dtype(i64)
 
 
-@argmax.set_reference
-def _(x, *, axis, keepdims):
-    return x.argmax(axis, keepdims=keepdims)
-
-
-@op(kind="reduce")
+@op(kind="reduce", combine=Combine("minimum(x, y)", "highest", picks_index=True))
 def argmin(x, *, axis: int, keepdims: bool = False):
     """Index (int64) of the first smallest element along axis; NaN counts as smallest."""
     return _reduced(x, (axis,), keepdims).with_dtype(i64)
 
 
-@argmin.set_reference
-def _(x, *, axis, keepdims):
-    return x.argmin(axis, keepdims=keepdims)
-
-
-@op(kind="scan")
+@op(kind="scan", combine=Combine("x + y", 0))
 def cumsum(x, *, axis: int):
     """Running sum along axis."""
     normalize_axis(axis, x.rank)
     return x
-
-
-@cumsum.set_reference
-def _(x, *, axis):
-    return x.cumsum(axis, dtype=x.dtype)
-
-
-def _lowest(dtype: np.dtype):
-    if dtype == np.bool_:
-        return False
-    return np.iinfo(dtype).min if dtype.kind in "iu" else dtype.type(-np.inf)
-
-
-def _highest(dtype: np.dtype):
-    if dtype == np.bool_:
-        return True
-    return np.iinfo(dtype).max if dtype.kind in "iu" else dtype.type(np.inf)

@@ -1,0 +1,131 @@
+"""How a reduction or a scan puts two of its values together, as data.
+
+`Combine("x + y", 0)` is a sum. From it follow the reference and the generated code.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from .scalar import Scalar, evaluate_scalar, parse_scalar
+from .types import DType
+
+Identity = float | int | bool | Literal["lowest", "highest"]
+
+
+@dataclass(frozen=True)
+class Combine:
+    """`scalar`, over x (what comes earlier) and y (what comes later), is associative.
+
+    `identity` changes nothing it is combined with; "lowest" and "highest" are those of the dtype
+    (of a float, the infinities). With `picks_index` the result is not the value but the index
+    (int64) of the element that the combination takes: the first of equals, and a NaN before all.
+    """
+
+    scalar: str
+    identity: Identity = 0
+    picks_index: bool = False
+
+    @cached_property
+    def tree(self) -> Scalar:
+        """The scalar, parsed."""
+        return parse_scalar(self.scalar, ("x", "y"), ())
+
+    @cached_property
+    def function(self) -> str | None:
+        """The function of ir/scalar.py that it is as it stands ("add"), None for an expression."""
+        operands = (Scalar("arg", value="x"), Scalar("arg", value="y"))
+        return self.tree.fn if self.tree.args == operands else None
+
+    def identity_of(self, dtype: DType) -> float | int | bool:
+        """The identity among the elements of `dtype`."""
+        if self.identity not in ("lowest", "highest"):
+            return self.identity
+        is_high = self.identity == "highest"
+        if dtype.is_float:
+            return float("inf") if is_high else float("-inf")
+        if dtype.kind == "bool":
+            return is_high
+        top = 2 ** (dtype.bits - (dtype.kind == "int"))
+        return top - 1 if is_high else top * -(dtype.kind == "int")
+
+
+def reduced(
+    combine: Combine, x: np.ndarray, axes: Sequence[int], dtype: DType
+) -> tuple[np.ndarray, int]:
+    """The reference of a reduction, axes gone, and of how many elements each result is.
+
+    Neighbours are combined until one value is left, so that errors of rounding grow with the
+    logarithm of the length. `dtype` is that of x as declared.
+    """
+    gone = sorted(axis % x.ndim for axis in axes)
+    kept = [axis for axis in range(x.ndim) if axis not in gone]
+    shape = tuple(x.shape[axis] for axis in kept)
+    count = math.prod(x.shape[axis] for axis in gone)
+    rows = x.transpose(*gone, *kept).reshape(count, *shape)
+    if not count:
+        rows = np.full((1, *shape), combine.identity_of(dtype), x.dtype)
+    places = _places(rows)
+    while len(rows) > 1:
+        even = len(rows) // 2 * 2
+        pair = slice(0, even, 2), slice(1, even, 2)
+        places, rows = (
+            np.concatenate([made, old[even:]])
+            for made, old in zip(_combined(combine, rows, places, *pair), (places, rows))
+        )
+    return (places if combine.picks_index else rows)[0], count
+
+
+def scanned(combine: Combine, x: np.ndarray, axis: int) -> np.ndarray:
+    """The reference of a scan: each element combined with all before it, by doubling distances.
+
+    Hillis and Steele, "Data parallel algorithms", 1986.
+    """
+    rows = np.moveaxis(x, axis, 0)
+    places = _places(rows)
+    distance = 1
+    while distance < len(rows):
+        pair = slice(None, -distance), slice(distance, None)
+        places, rows = (
+            np.concatenate([old[:distance], made])
+            for made, old in zip(_combined(combine, rows, places, *pair), (places, rows))
+        )
+        distance *= 2
+    return np.moveaxis(places if combine.picks_index else rows, 0, axis)
+
+
+def _places(rows: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(np.arange(len(rows)).reshape(-1, *[1] * (rows.ndim - 1)), rows.shape)
+
+
+def _combined(
+    combine: Combine, rows: np.ndarray, places: np.ndarray, earlier: slice, later: slice
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places and rows after two slices of both are combined."""
+    x, y = rows[earlier], rows[later]
+    both = np.asarray(evaluate_scalar(combine.tree, {"x": x, "y": y}, {}), rows.dtype)
+    is_later = np.where(both != both, (y != y) & (x == x), both != x)
+    return np.where(is_later, places[later], places[earlier]), both
+
+
+def run_combine(
+    combine: Combine,
+    finish: str | None,
+    x: np.ndarray,
+    dtype: DType,
+    attrs: Mapping[str, Any],
+    is_scan: bool,
+) -> np.ndarray:
+    """The reference of a reduction (attributes axes or axis, and keepdims) or scan (axis)."""
+    if is_scan:
+        return scanned(combine, x, attrs["axis"])
+    axes = attrs["axes"] if "axes" in attrs else (attrs["axis"],)
+    result, count = reduced(combine, x, axes, dtype)
+    if finish is not None:
+        names = {"x": result, "count": x.dtype.type(count)}
+        result = np.asarray(evaluate_scalar(parse_scalar(finish, ("x", "count"), ()), names, {}))
+    return np.expand_dims(result, tuple(axes)) if attrs.get("keepdims") else result
