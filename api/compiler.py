@@ -95,26 +95,35 @@ def require_tools(target: Target) -> None:
 
 def open_device(target: Target):
     """The device that runs programs of `target` on this machine. DeviceError when there is none."""
-    if target.kind == "cuda":
-        from .machine import nvidia_gpus
-
-        gpus = nvidia_gpus()
-        if not gpus.found:
-            raise DeviceError(
-                f"a program for {target.name} needs an NVIDIA GPU, and there is none here",
-                facts=gpus.why_none or "",
-                fix="use target='cpu', or build an artifact here with `tilewright compile` and run"
-                " it where the GPU is",
-            )
-        from ..runtime.cuda import CudaDevice
-
-        return CudaDevice()
-    if target.is_gpu:
+    if target.kind not in _DEVICES:
         raise OptionError(
             f"programs for {target.name} can be built here, not run",
-            facts=f"it is a {target.kind} device",
+            facts=f"it is a {target.kind} device, and we have {', '.join(_DEVICES)}",
             fix="save the artifact and load it where the device is",
         )
+    return _DEVICES[target.kind](target)
+
+
+def _open_cuda(target: Target):
+    from .machine import nvidia_gpus
+
+    gpus = nvidia_gpus()
+    if not gpus.found:
+        raise DeviceError(
+            f"a program for {target.name} needs an NVIDIA GPU, and there is none here",
+            facts=gpus.why_none or "",
+            fix="use target='cpu', or build an artifact here with `tilewright compile` and run"
+            " it where the GPU is",
+        )
+    from ..runtime.cuda import CudaDevice
+
+    return CudaDevice()
+
+
+def _open_cpu(target: Target):
     from ..runtime.cpu import CpuDevice
 
     return CpuDevice()
+
+
+_DEVICES = {"cpu": _open_cpu, "cuda": _open_cuda}

@@ -141,22 +141,12 @@ def nvidia_gpus() -> Gpus:
 
 
 def gpu_target() -> str | None:
-    """The target for the first GPU here; None without a GPU, or with one we have no target for.
-
-    Code for sm_80 also runs on sm_86: the same major version, and a minor that is not lower.
-    """
-    from ..ir.target import TARGETS
+    """The target for the first GPU here; None without a GPU, or with one we have no target for."""
+    from ..ir.target import target_of
 
     gpus = nvidia_gpus().found
-    if not gpus:
-        return None
-    major, minor = gpus[0].arch[3:-1], int(gpus[0].arch[-1])
-    fitting = [
-        name
-        for name, target in TARGETS.items()
-        if target.kind == "cuda" and name[3:-1] == major and int(name[-1]) <= minor
-    ]
-    return max(fitting, default=None)
+    target = target_of(gpus[0].arch) if gpus else None
+    return None if target is None else target.name
 
 
 def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:

@@ -34,6 +34,25 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
 
+    @property
+    def digits(self) -> int:
+        """Binary digits of a value: of a float's fraction with its leading one, of an integer."""
+        if self.is_float:
+            return ml_dtypes.finfo(self.numpy).nmant + 1
+        return self.bits - (self.kind == "int") if self.is_integer else 1
+
+    def holds(self, other: "DType") -> bool:
+        """Whether every value of `other` is one of this dtype: a cast to it is exact."""
+        if self == other:
+            return True
+        if self.digits < other.digits or (other.kind == "int" and self.kind == "uint"):
+            return False
+        if not (self.is_float and other.is_float):
+            return not other.is_float and self.kind != "bool"
+        own, its = ml_dtypes.finfo(self.numpy), ml_dtypes.finfo(other.numpy)
+        steps = own.minexp - own.nmant, its.minexp - its.nmant  # of subnormals
+        return own.maxexp >= its.maxexp and steps[0] <= steps[1]
+
     def element(self, number: bool | int | float) -> bool | int | float:
         """A number as an element of this dtype holds it.
 

@@ -7,7 +7,7 @@ from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import broadcast_shapes, normalize_axis
 from ..ir.ranges import Ranges
-from ..ir.types import DType, bool_
+from ..ir.types import bool_
 from . import findings
 from .activation_rules import ACTIVATION_RULES
 from .constant_rules import CONSTANT_RULES
@@ -28,26 +28,9 @@ def cast_to_own_dtype(b: Builder, x: Value, root: Node):
 @rule(pat.cast(pat.cast(x, bind="inner"), bind="root"), may_share=True)
 def cast_twice(b: Builder, x: Value, inner: Node, root: Node):
     """cast(cast(x)) whose first step is exact  ->  cast(x)"""
-    if not is_exact_cast(x.dtype, inner.results[0].dtype):
+    if not inner.results[0].dtype.holds(x.dtype):
         return None  # it rounds: that is how weights are stored narrow
     return b.cast(x, dtype=root.results[0].dtype)
-
-
-def is_exact_cast(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`."""
-    if source == target:
-        return True
-    if source.is_float and target.is_float:
-        narrow = {("f16", "bf16"), ("bf16", "f16")}
-        return source.bits < target.bits and (source.name, target.name) not in narrow
-    if source.kind == target.kind:
-        return source.bits < target.bits
-    if source.kind == "bool":
-        return True
-    if source.kind == "uint" and target.kind == "int":
-        return source.bits < target.bits
-    mantissa = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}.get(target.name, 0)
-    return source.is_integer and source.bits <= mantissa
 
 
 @rule(pat.matmul(x, pat.transpose(w, bind="turned"), bind="root"), may_share=True)

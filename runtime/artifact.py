@@ -376,9 +376,10 @@ def _source_file(name: str, language: str) -> str:
 
 
 def _target(program: Program) -> dict[str, Any]:
-    kind = get_target(program.target).kind
-    if kind != "cpu":
-        return {"name": program.target, "kind": kind}
+    target = get_target(program.target)
+    known = {"name": target.name, "kind": target.kind}
+    if target.is_gpu:
+        return known
     # what the compiler was allowed to use; without such a note, all that this machine has
     isa = list(program.meta.get("isa", instruction_sets()))
-    return {"name": "cpu", "kind": "cpu", "machine": platform.machine(), "isa": isa}
+    return {**known, "machine": platform.machine(), "isa": isa}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ..ir.dim import Dim, symbols_of
 from ..ir.errors import ArtifactError, listed
 from ..ir.program import DIM, FAULT_BYTES, Buffer, Choice, Program, Step
+from ..ir.target import TARGETS
 from ..ir.types import i64
 
 ROLES = ("input", "output", "weight", "state", "temp", "fault")
@@ -133,7 +134,10 @@ def _kernels(program: Program) -> Iterator[str]:
         if not 0 < len(name) <= MAX_NAME or not name.isprintable():
             yield f"{name[:MAX_NAME]!r} is not a name for a kernel or a binary"
     binaries = {kernel.binary for kernel in program.kernels.values()}
-    if program.target == "cpu" and len(binaries) > 1:
+    target = TARGETS.get(program.target)
+    if target is None:
+        yield f"the program is for {program.target!r}, and there is no such target"
+    elif not target.is_gpu and len(binaries) > 1:
         yield f"a CPU program has one library, this one {', '.join(sorted(binaries))}"
 
 

@@ -113,7 +113,7 @@ class TritonBackend:
             self.target,
             lambda done: self.progress("compile", done, len(items)),
         )
-        suffix = "cubin" if self.target.kind == "cuda" else "hsaco"
+        suffix = self.target.binary
         for item, result in zip(items, compiled):
             name = item.emitted.name
             dims = item.emitted.signature[len(item.emitted.buffers) :]

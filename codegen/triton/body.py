@@ -143,7 +143,7 @@ class Context:
     """What emitting needs besides the kernel."""
 
     name: str
-    pdl: bool = False  # programmatic dependent launch: sm_90 and newer
+    pdl: bool = False  # programmatic dependent launch
     interpret: bool = False  # for Triton's interpreter, whose bf16 dot is wrong
     workspaces: tuple[str, ...] = ()  # names of the parameters past the kernel's own
 

@@ -59,7 +59,7 @@ def compile_kernel(emitted: Emitted, target: Target) -> Compiled:
     if "ptx" in compiled.asm:
         hidden = _count_parameters(compiled.asm["ptx"], metadata.name) - len(emitted.signature)
     return Compiled(
-        compiled.asm["cubin" if target.kind == "cuda" else "hsaco"],
+        compiled.asm[target.binary],
         metadata.name,
         metadata.num_warps,
         metadata.shared,
@@ -100,12 +100,9 @@ def _compile(triton: Any, emitted: Emitted, path: Path, target: Target) -> Any:
         "num_stages": emitted.num_stages,
         "enable_fp_fusion": emitted.fp_fusion,
     }
-    if target.kind == "cuda":
-        gpu = GPUTarget("cuda", int(target.name.removeprefix("sm_")), 32)
-        if emitted.pdl:
-            options["launch_pdl"] = True
-    else:
-        gpu = GPUTarget("hip", target.name, 64)
+    if emitted.pdl:
+        options["launch_pdl"] = True
+    gpu = GPUTarget(target.kind, target.architecture, target.warp_size)
     return triton.compile(source, target=gpu, options=options)
 
 

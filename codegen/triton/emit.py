@@ -39,7 +39,7 @@ def emit_kernel(
     how large those are. The launches of different schedules of one kernel share workspaces by name.
     """
     pieces, schedules = _pieces(kernel, schedule)
-    pdl = target.kind == "cuda" and target.name not in ("sm_80", "sm_86", "sm_89") and not interpret
+    pdl = target.has_dependent_launch and not interpret
     return tuple(
         _emit(
             piece.kernel,
