@@ -56,10 +56,15 @@ class Apply:
 
 @dataclass(frozen=True)
 class Cast:
-    """Conversion to dtype. A cast to bf16 or f16 rounds, and its value is f32 again."""
+    """Conversion to `to`. To bf16 or f16 it rounds, and its value is an f32 again."""
 
     arg: "Element"
-    dtype: DType
+    to: DType
+
+    @property
+    def dtype(self) -> DType:
+        """Of the value."""
+        return widened(self.to)
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ def widened(dtype: DType) -> DType:
 
 
 def held(element: Element) -> DType:
-    """The dtype of the element's value: a cast to bf16 or f16 rounds, and leaves an f32."""
-    return widened(element.dtype)
+    """The dtype of the element's value."""
+    return element.dtype
 
 
 def accumulator_of(dtype: DType) -> DType:

@@ -9,7 +9,8 @@ from ...ir.dim import Dim, floordiv, mod, product, substitute
 from ...ir.errors import BuildError
 from ...ir.types import f32
 from .. import pack
-from ..loops import Apply, Cast, Contract, Element, Load, LoopKernel, Select, accumulator_of
+from ..elements import loads_of, mapped
+from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
 from . import dims
 from .contract_plain import emit_plain
 from .elements import Scope, stored_type
@@ -57,7 +58,7 @@ def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]
 
 def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, Dim] | None:
     """(parameter, first panel) when `w` is panels of a packed weight just as they lie."""
-    while isinstance(w, Cast) and w.dtype == f32 and w.arg.dtype == f32:
+    while isinstance(w, Cast) and w.to == f32 and w.arg.dtype == f32:
         w = w.arg
     if not isinstance(w, Load) or kernel.params[w.param].layout == "plain" or w.indirect:
         return None
@@ -75,26 +76,20 @@ def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, 
 
 def unpack_loads(kernel: LoopKernel, element: Element) -> Element:
     """Plain offsets of packed weights replaced by where the elements lie."""
-    match element:
-        case Load(param=number) if kernel.params[number].layout != "plain":
-            param = kernel.params[number]
-            shape = param.type.shape
-            index: list[Dim] = []
-            rest = element.offset
-            for extent in reversed(shape[1:]):
-                index.insert(0, mod(rest, extent))
-                rest = floordiv(rest, extent)
-            offset = pack.packed_offset(param.layout, shape, (rest, *index))
-            return Load(number, offset, element.dtype, element.indirect)
-        case Apply():
-            args = tuple(unpack_loads(kernel, a) for a in element.args)
-            return Apply(element.fn, args, element.dtype)
-        case Cast():
-            return Cast(unpack_loads(kernel, element.arg), element.dtype)
-        case Select():
-            then, other = (unpack_loads(kernel, e) for e in (element.then, element.other))
-            return replace(element, then=then, other=other)
-    return element
+
+    def unpacked(e: Element) -> Element:
+        if not isinstance(e, Load) or kernel.params[e.param].layout == "plain":
+            return e
+        param = kernel.params[e.param]
+        shape = param.type.shape
+        index: list[Dim] = []
+        rest = e.offset
+        for extent in reversed(shape[1:]):
+            index.insert(0, mod(rest, extent))
+            rest = floordiv(rest, extent)
+        return replace(e, offset=pack.packed_offset(param.layout, shape, (rest, *index)))
+
+    return mapped(element, unpacked)
 
 
 class _Tiled:
@@ -269,14 +264,5 @@ class _Tiled:
 
 
 def _unit_axis(element: Element, axis: str) -> bool:
-    """Whether every load steps by one element along `axis`."""
-    match element:
-        case Load():
-            return dims.coefficient(element.offset, axis) in (0, 1)
-        case Apply():
-            return all(_unit_axis(a, axis) for a in element.args)
-        case Cast():
-            return _unit_axis(element.arg, axis)
-        case Select():
-            return _unit_axis(element.then, axis) and _unit_axis(element.other, axis)
-    return True
+    """Whether every load steps by one element along `axis`, or by none."""
+    return all(dims.coefficient(load.offset, axis) in (0, 1) for load in loads_of(element))

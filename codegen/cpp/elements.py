@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...ir.dim import Dim, symbols_of
+from ...ir.dim import Dim
 from ...ir.errors import BuildError
 from ...ir.types import DType, TensorType, bool_, f32
+from ..elements import Numbering, children
 from ..loops import (
     Apply,
     Axis,
@@ -43,70 +44,6 @@ class Level:
     names: dict[int, str] = field(default_factory=dict)  # number of an element -> its variable
     indirect: dict[tuple[str, int], str] = field(default_factory=dict)
     hoists: bool = True  # False: a branch that may not be taken; nothing leaves it
-
-
-class Numbering:
-    """Numbers elements so that equal ones share a number, without walking a shared tree twice."""
-
-    def __init__(self):
-        self._by_id: dict[int, int] = {}
-        self._by_key: dict[tuple, int] = {}
-        self._keep: list[Element] = []  # ids stay valid while the objects live
-        self.deps: list[frozenset[str]] = []  # axes, refs and indirect indices an element needs
-
-    def number(self, element: Element) -> int:
-        """The number of `element`."""
-        known = self._by_id.get(id(element))
-        if known is not None:
-            return known
-        key, deps = self._key(element)
-        number = self._by_key.setdefault(key, len(self._by_key))
-        if number == len(self.deps):
-            self.deps.append(deps)
-        self._by_id[id(element)] = number
-        self._keep.append(element)
-        return number
-
-    def deps_of(self, element: Element) -> frozenset[str]:
-        """Axes, refs and outer indirect indices that the value depends on."""
-        return self.deps[self.number(element)]
-
-    def _key(self, e: Element) -> tuple[tuple, frozenset[str]]:
-        match e:
-            case Const():
-                return ("const", repr(e.value), e.dtype.name), frozenset()
-            case Index():
-                inner, deps = self._indirect(e.indirect, symbols_of(e.value))
-                return ("index", e.value, e.dtype.name, inner), deps
-            case Ref():
-                return ("ref", e.name), frozenset((f"ref {e.name}",))
-            case Load():
-                inner, deps = self._indirect(e.indirect, symbols_of(e.offset))
-                return ("load", e.param, e.offset, inner), deps
-            case Apply():
-                args = tuple(self.number(a) for a in e.args)
-                deps = frozenset().union(*(self.deps[a] for a in args))
-                return ("apply", e.fn, args, e.dtype.name), deps
-            case Cast():
-                arg = self.number(e.arg)
-                return ("cast", arg, e.dtype.name), self.deps[arg]
-            case Select():
-                then, other = self.number(e.then), self.number(e.other)
-                inner, deps = self._indirect(e.indirect, symbols_of(e.lhs) | symbols_of(e.rhs))
-                deps = deps | self.deps[then] | self.deps[other]
-                return ("select", e.lhs, e.rhs, inner, then, other), deps
-            case Check():
-                arg = self.number(e.arg)
-                return ("check", arg, e.size, e.wraps, e.number), self.deps[arg]
-        raise BuildError(f"{type(e).__name__} is no element")
-
-    def _indirect(
-        self, indirect: tuple[tuple[str, Element], ...], names: frozenset[str]
-    ) -> tuple[tuple[tuple[str, int], ...], frozenset[str]]:
-        """Numbers of the indirect indices, and `names` with what those depend on in their place."""
-        inner = tuple((n, self.number(i)) for n, i in indirect)
-        deps = names - {n for n, _ in inner}
-        return inner, deps.union(*(self.deps[i] for _, i in inner))
 
 
 class Scope:
@@ -159,7 +96,7 @@ class Scope:
 
     def needs(self, element: Element) -> frozenset[str]:
         """Axes that the element's value depends on, through refs too."""
-        return self.resolve(self.numbering.deps_of(element))
+        return self.resolve(self.numbering.needs(element))
 
     def resolve(self, deps: frozenset[str]) -> frozenset[str]:
         """Dependences in terms of axes alone: graph symbols are always known."""
@@ -202,7 +139,7 @@ class Scope:
         if isinstance(element, Select):
             return self._select(element, number)
         text = self._expression(element)
-        level = self._level_for(element, _operands(element))
+        level = self._level_for(element, children(element))
         variable = self.fresh()
         level.lines.append(f"const {value_type(element.dtype)} {variable} = {text};")
         level.names[number] = variable
@@ -225,7 +162,7 @@ class Scope:
                 return apply(e.fn, args, [self.emit(a) for a in args], e.dtype)
             case Cast():
                 arg = self.decided(e.arg)
-                return cast(self.emit(arg), arg, e.dtype)
+                return cast(self.emit(arg), arg, e.to)
             case Check():
                 return self._check(e)
         raise BuildError(f"{type(e).__name__} is no element")
@@ -294,18 +231,6 @@ class Scope:
     def dtype_of(self, element: Element) -> DType:
         """The dtype of an element's value."""
         return self.decided(element).dtype
-
-
-def _operands(e: Element) -> Sequence[Element]:
-    """Elements whose variables the expression of `e` names."""
-    match e:
-        case Apply():
-            return e.args
-        case Cast() | Check():
-            return (e.arg,)
-        case Index() | Load():
-            return tuple(inner for _, inner in e.indirect)
-    return ()
 
 
 def widen(text: str, dtype: DType) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ...ir.errors import BuildError
 from ...ir.types import DType, bool_, f32, f64
-from ..loops import Cast, Const, Element, held, widened
+from ..loops import Cast, Const, Element, widened
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
@@ -34,9 +34,8 @@ def apply(fn: str, args: Sequence[Element], texts: Sequence[str], dtype: DType) 
     """`fn` over already emitted arguments."""
     if fn not in FUNCTIONS:
         raise BuildError(f"no C++ for the scalar function {fn!r}")
-    # arithmetic happens in the type in which the arguments are held: a cast to a narrow float has
-    # rounded its own value, not what it meets; integers narrower than int come back to theirs
-    kind = held(args[-1])
+    # arithmetic happens in the arguments' type; integers narrower than int come back to theirs
+    kind = args[-1].dtype
     type = VALUE_TYPES[kind.name]
     operands = [convert(t, a.dtype, kind) for t, a in zip(texts, args)]
     if fn == "where":

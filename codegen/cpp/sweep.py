@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...ir.dim import Dim, floordiv, substitute, symbols_of
-from ..loops import Apply, Cast, Check, Element, Index, Load, Select, Store
+from ..elements import children
+from ..loops import Element, Select, Store
 from . import dims
 from .elements import Scope
 
@@ -157,16 +158,9 @@ def _undecided(scope: Scope, elements: Sequence[Element]) -> Iterator[Select]:
         if number in seen:
             continue
         seen.add(number)
-        match element:
-            case Select():
-                yield element
-                stack += [element.other, element.then, *(e for _, e in element.indirect)]
-            case Apply():
-                stack += reversed(element.args)
-            case Cast() | Check():
-                stack.append(element.arg)
-            case Index() | Load():
-                stack += [inner for _, inner in element.indirect]
+        if isinstance(element, Select):
+            yield element
+        stack += reversed(children(element))
 
 
 def _loop(scope: Scope, axis: str, lo: str, hi: str, sinks, guard: Element | None) -> None:

@@ -7,7 +7,7 @@ neighbouring programs share tiles of w in the cache.
 
 from ...ir.dim import ceildiv, product
 from ...ir.types import f32
-from ..loops import Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype, held
+from ..loops import Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, loads_of
 from .names import value_type
@@ -156,7 +156,7 @@ class _Emitter:
             stored = self.kernel.params[element.param].type.dtype
             value = env.to(raw, stored, self.feed)
         else:
-            value = env.to(self.inside(env, env.value(element)), held(element), self.feed)
+            value = env.to(self.inside(env, env.value(element)), element.dtype, self.feed)
         return env.whole(value)
 
     def inside(self, env: Env, value: Val) -> Val:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import frexp, inf
 
-from ...ir.dim import Dim, Symbol
-from ...ir.facts import Facts
+from ...ir.dim import Dim
 from ...ir.types import DType, bool_, f32, f64, i32
+from ..elements import index_facts, loads_of  # noqa: F401  # importers of loads_of move next
 from ..loops import (
     Apply,
     Axis,
@@ -20,12 +20,12 @@ from ..loops import (
     Ref,
     Select,
     Store,
-    held,
 )
 from .body import Body, symbol_type
 from .names import constant, dim_text, fits_32_bits, value_type
 from .scalars import apply
 
+axis_facts = index_facts
 NOTHING: frozenset = frozenset()
 TYPED = frozenset("div floordiv mod pow minimum maximum where".split())  # take no bare literals
 
@@ -73,7 +73,7 @@ class Env:
         self.refs = {} if refs is None else refs  # shared: results appear as they are made
         self.eviction = dict(eviction or {})
         self.extents = tuple(extents)
-        self.facts = axis_facts(kernel, self.extents)
+        self.facts = index_facts(kernel, self.extents)
         self._memo: dict[tuple, Val] = {}
 
     # ---- elements ----
@@ -128,7 +128,7 @@ class Env:
             texts = [self._typed(v.text, a) for v, a in zip(values, args)]
         elif fn in TYPED or typed.dtype == f64:
             texts = [self._typed(t, a) for t, a in zip(texts, args)]
-        return self._named(apply(fn, held(typed), texts), values)
+        return self._named(apply(fn, typed.dtype, texts), values)
 
     def _typed(self, text: str, element: Element) -> str:
         return self._full(text, element.dtype) if isinstance(element, Const) else text
@@ -138,8 +138,7 @@ class Env:
 
     def _cast(self, cast: Cast, conditions: tuple[Val, ...]) -> Val:
         value = self.value(cast.arg, conditions)
-        rounded = self.to(value, held(cast.arg), cast.dtype)
-        return self.to(rounded, cast.dtype, held(cast))
+        return self.to(self.to(value, cast.arg.dtype, cast.to), cast.to, cast.dtype)
 
     def _select(self, select: Select, conditions: tuple[Val, ...]) -> Val:
         inner = self._indirect(select.indirect, conditions)
@@ -263,7 +262,7 @@ class Env:
         """Write a value at every point of the tile that is inside all axes."""
         inner = self._indirect(store.indirect, ())
         stored = self.kernel.params[store.param].type.dtype
-        value = self.to(self.value(store.value), held(store.value), stored)
+        value = self.to(self.value(store.value), store.value.dtype, stored)
         offset = self.dim(store.offset, inner)
         masks = self._masks(self.axes.keys())
         if store.guard is not None:
@@ -290,18 +289,6 @@ class Env:
         return f"p{param}" if offset.text == "0" else f"p{param} + {offset.text}"
 
 
-def axis_facts(kernel: LoopKernel, axes: Iterable[Axis]) -> Facts:
-    """What is known of the kernel's symbols and of indices below the axes' extents.
-
-    Names that are in neither are indirect indices: 0 or more.
-    """
-    facts = _Facts({name: kernel.ranges.get(name, Symbol(name, 0)) for name in kernel.symbols})
-    for axis in axes:
-        high = facts.bounds(axis.extent)[1]
-        facts.symbols[axis.name] = Symbol(axis.name, 0, None if high is None else max(high - 1, 0))
-    return facts
-
-
 def _multiplied(fn: str, args: Sequence[Element]) -> tuple[str, Sequence[Element]]:
     """x / 2^k as x * 2^-k, which is the same number; others are rounded twice as a product."""
     if fn != "div" or not isinstance(args[1], Const):
@@ -311,36 +298,6 @@ def _multiplied(fn: str, args: Sequence[Element]) -> tuple[str, Sequence[Element
     if abs(mantissa) != 0.5 or abs(exponent - 1) > 126:  # the reciprocal: a normal float32
         return fn, args
     return "mul", (args[0], replace(by, value=1 / by.value))
-
-
-class _Facts(Facts):
-    def _declared(self, name: str) -> Symbol:
-        return self.symbols.get(name) or Symbol(name, 0)
-
-
-def loads_of(element: Element) -> list[Load]:
-    """Every Load inside, those of indirect indices included, each once."""
-    found: dict[int, Load] = {}
-    seen: set[int] = set()
-    stack = [element]
-    while stack:
-        current = stack.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        match current:
-            case Load(indirect=indirect):
-                found[id(current)] = current
-                stack.extend(e for _, e in indirect)
-            case Index(indirect=indirect):
-                stack.extend(e for _, e in indirect)
-            case Apply(args=args):
-                stack.extend(args)
-            case Cast(arg=arg) | Check(arg=arg):
-                stack.append(arg)
-            case Select(then=then, other=other, indirect=indirect):
-                stack.extend((then, other, *(e for _, e in indirect)))
-    return list(found.values())
 
 
 def identity(op: str, dtype: DType) -> float | int | bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.types import DType, f32, f64, i32, i64
-from ..loops import LoopKernel, Reduce, Reduction, held
+from ..loops import LoopKernel, Reduce, Reduction
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, identity
 from .names import constant, value_type
@@ -132,7 +132,7 @@ class _Emitter:
     def prepared(self, tile: Env, reduction: Reduction) -> tuple[str, DType, float | int | bool]:
         """The tile to reduce, its dtype, and the identity."""
         dtype = accumulator(reduction)
-        value = tile.to(tile.value(reduction.value), held(reduction.value), dtype)
+        value = tile.to(tile.value(reduction.value), reduction.value.dtype, dtype)
         start = identity(reduction.op, dtype)
         return self.masked(tile, value, dtype, start), dtype, start
 
@@ -208,7 +208,7 @@ class _Emitter:
 
 def accumulator(reduction: Reduction) -> DType:
     """The dtype a reduction runs in."""
-    source = held(reduction.value)
+    source = reduction.value.dtype
     if reduction.op.startswith("arg"):
         return source if source.name != "bool" else i32
     if source.name == "bool" or reduction.op in ("any", "all"):

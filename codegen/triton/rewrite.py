@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 
 from ...ir.dim import Dim, substitute, symbol
 from ...ir.types import DType, TensorType
+from ..elements import substituted
 from ..loops import (
     Apply,
     Axis,
-    Cast,
-    Check,
     Const,
     Contract,
     Element,
-    Index,
     Load,
     LoopKernel,
     Param,
@@ -24,7 +22,6 @@ from ..loops import (
     Reduce,
     Reduction,
     Ref,
-    Select,
     Store,
     accumulator_of,
     widened,
@@ -38,41 +35,6 @@ class Piece:
     kernel: LoopKernel
     workspaces: tuple[str, ...] = ()
     suffix: str = ""
-
-
-def replaced(
-    element: Element, dims: Mapping[str, Dim] = {}, refs: Mapping[str, Element] = {}
-) -> Element:
-    """The element with axes and named results replaced; shared parts stay shared."""
-    memo: dict[int, Element] = {}
-
-    def visit(e: Element) -> Element:
-        if id(e) not in memo:
-            memo[id(e)] = rebuild(e)
-        return memo[id(e)]
-
-    def rebuild(e: Element) -> Element:
-        match e:
-            case Ref(name):
-                return refs.get(name, e)
-            case Index(value):
-                return replace(e, value=substitute(value, dims), indirect=inner(e.indirect))
-            case Load(offset=offset, indirect=indirect):
-                return replace(e, offset=substitute(offset, dims), indirect=inner(indirect))
-            case Apply(args=args):
-                return replace(e, args=tuple(map(visit, args)))
-            case Cast(arg=arg) | Check(arg=arg):
-                return replace(e, arg=visit(arg))
-            case Select(lhs, rhs, then, other):
-                lhs, rhs = substitute(lhs, dims), substitute(rhs, dims)
-                sides = {"then": visit(then), "other": visit(other)}
-                return replace(e, lhs=lhs, rhs=rhs, **sides, indirect=inner(e.indirect))
-        return e
-
-    def inner(indirect: tuple[tuple[str, Element], ...]) -> tuple[tuple[str, Element], ...]:
-        return tuple((n, visit(i)) for n, i in indirect)
-
-    return visit(element)
 
 
 def has_prologue(part: Contract) -> bool:
@@ -139,8 +101,8 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
         part,
         batch=outer,
         k=Axis(part.k.name, size),
-        x=replaced(part.x, to),
-        ws=tuple(replaced(w, to) for w in part.ws),
+        x=substituted(part.x, to),
+        ws=tuple(substituted(w, to) for w in part.ws),
         stores=tuple(
             Store(own + i, _row_major(space), Ref(f"acc{i}", dtype)) for i in range(len(part.ws))
         ),
@@ -196,7 +158,7 @@ def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
     joins: list[Reduction] = []
     refs: dict[str, Element] = {}
     for r in part.phases[0]:
-        value = replaced(r.value, to)
+        value = substituted(r.value, to)
         first_phase.append(replace(r, value=value))
         loaded = keep(r.name, r.dtype)
         if r.op not in ("argmax", "argmin"):
@@ -227,9 +189,9 @@ def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
 
 
 def _with_refs(store: Store, refs: Mapping[str, Element]) -> Store:
-    guard = None if store.guard is None else replaced(store.guard, refs=refs)
-    indirect = tuple((n, replaced(e, refs=refs)) for n, e in store.indirect)
-    return replace(store, value=replaced(store.value, refs=refs), guard=guard, indirect=indirect)
+    guard = None if store.guard is None else substituted(store.guard, refs=refs)
+    indirect = tuple((n, substituted(e, refs=refs)) for n, e in store.indirect)
+    return replace(store, value=substituted(store.value, refs=refs), guard=guard, indirect=indirect)
 
 
 def _row_major(axes: tuple[Axis, ...]) -> Dim:

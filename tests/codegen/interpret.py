@@ -79,7 +79,7 @@ class _Run:
                 return self.check(e)
             case Ref(name=name):
                 return self.refs[name]
-            case Cast(arg=arg, dtype=dtype):
+            case Cast(arg=arg, to=dtype):
                 value = np.asarray(self.element(arg))
                 if dtype.is_float:  # f32 is not rounded to: nothing is, but what is narrower
                     return value.astype(dtype.numpy if dtype.bits < 32 else float).astype(float)
