@@ -2,100 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from ..ir.builder import Builder
 from ..ir.dim import Expr, Symbol, symbols_of
 from ..ir.dim import symbol as make_symbol
-from ..ir.errors import DimError, ShapeError, UnsupportedModel, VerifyError
+from ..ir.errors import DimError, UnsupportedModel, VerifyError
 from ..ir.graph import Graph, Value
 from ..ir.progress import Progress, unwatched
+from ..ir.signature import Constant, Container, Input, Output, Signature, Tree, with_leaves
 from ..ir.verify import verify
 from . import aten  # noqa: F401  fills the table
+from .containers import tree_of
 from .dtypes import from_torch, to_numpy
 from .dynamic_shapes import Axes, Axis
 from .importer import Importer
-from .results import Build
 from .symbols import SymbolTable, shape_env_of
 from .trace import export, functionalize, needs_decomposition
 from .weights import LazyArray, Weights
-
-
-@dataclass(frozen=True)
-class OutputLeaf:
-    """One leaf of what the module returns: an output of the graph, or a constant."""
-
-    index: int | None  # position among the graph's outputs, None for a constant
-    constant: Any = None
-    is_number: bool = False  # the module returns an int: take the only element
-
-
-@dataclass(frozen=True)
-class Signature:
-    """How the module's arguments and results, with their containers, map to the graph's."""
-
-    in_spec: pytree.TreeSpec
-    build: Build  # from leaves to what the module returns
-    inputs: tuple[str | None, ...]  # for each leaf of the arguments, its input, or None: constant
-    constants: tuple[Any, ...]  # what those constant leaves were when traced
-    outputs: tuple[OutputLeaf, ...]
-    written: tuple[tuple[str, int], ...] = ()  # (input, output): what the module writes into it
-
-    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments as a mapping from input names; `ShapeError` if their structure differs."""
-        leaves, spec = args, self.in_spec
-        if not self._is_flat(args, kwargs):
-            leaves, spec = pytree.tree_flatten((tuple(args), self._like_traced(kwargs)))
-        if spec is not self.in_spec and spec != self.in_spec:
-            raise ShapeError(
-                "the arguments are not built like those it was compiled for",
-                facts=f"compiled for {_shown(self.in_spec)}\ngot {_shown(spec)}",
-                fix="pass the same containers and keywords, or compile again",
-            )
-        inputs = {}
-        for name, traced, leaf in zip(self.inputs, self.constants, leaves):
-            if name is not None:
-                inputs[name] = leaf
-            elif not _same_constant(leaf, traced):
-                raise ShapeError(
-                    "an argument that was compiled in as a constant has changed",
-                    facts=f"it was {traced!r}, now it is {leaf!r}",
-                    fix="compile again for the new value, or pass it as a tensor",
-                )
-        return inputs
-
-    @cached_property
-    def _num_flat(self) -> int | None:
-        """How many arguments there are when each is a leaf, given by position; else None."""
-        positional, keywords = self.in_spec.children()
-        is_flat = all(child.is_leaf() for child in positional.children())
-        return positional.num_children if is_flat and not keywords.num_children else None
-
-    def _is_flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the arguments are the leaves as they are: the usual case, known without torch."""
-        is_flat = not kwargs and len(args) == self._num_flat
-        return is_flat and all(isinstance(x, (torch.Tensor, np.ndarray)) for x in args)
-
-    def restore(self, outputs: Sequence[Any]) -> Any:
-        """The graph's outputs in the module's containers; numbers as Python ints."""
-        leaves = []
-        for leaf in self.outputs:
-            value = leaf.constant if leaf.index is None else outputs[leaf.index]
-            leaves.append(int(value) if leaf.is_number else value)
-        return self.build(leaves)
-
-    def _like_traced(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        # a caller may give keywords in any order, a tree spec remembers one
-        traced = self.in_spec.child(1).context or []
-        known = [name for name in traced if name in kwargs]
-        return {name: kwargs[name] for name in [*known, *(k for k in kwargs if k not in traced)]}
 
 
 @dataclass(frozen=True)
@@ -125,7 +53,7 @@ def import_module(
     Raises `UnsupportedOp` (one table of all), `UnsupportedModel` or `DimError`.
     """
     exported = export(module, args, kwargs, dynamic_shapes, fix_empty=fix_empty)
-    return import_program(exported.program, name=name, axes=exported.axes, build=exported.build)
+    return import_program(exported.program, name=name, axes=exported.axes, results=exported.results)
 
 
 def import_program(
@@ -135,17 +63,18 @@ def import_program(
     axes: Sequence[Axes] = (),
     strip: str = "",
     progress: Progress = unwatched,
-    build: Build | None = None,
+    results: Tree | None = None,
 ) -> Imported:
     """Import an exported program.
 
     `axes` says what is declared of the dynamic axes of each leaf of the arguments (as `export`
     returns it); `strip` is a prefix of module paths to leave out of names;
-    `build` makes what the module returns from its leaves, without it in the program's containers.
+    `results` is what the module returns, with an `Output` for each of the program's results;
+    without it they come in the program's containers.
     """
     if needs_decomposition(program):
         program = functionalize(program)
-    return _ProgramImport(program, name, tuple(axes), strip, progress, build).run()
+    return _ProgramImport(program, name, tuple(axes), strip, progress, results).run()
 
 
 @dataclass
@@ -157,7 +86,7 @@ class _ProgramImport:
     axes: tuple[Axes, ...]
     strip: str
     progress: Progress
-    build: Build | None
+    returned: Tree | None
     weights: dict[str, LazyArray] = field(default_factory=dict)
     states: dict[str, LazyArray] = field(default_factory=dict)
 
@@ -170,7 +99,7 @@ class _ProgramImport:
         table.prove_conditions()
         builder = Builder(self.name, table.symbols.values())
         importer = Importer(builder, table, self.strip)
-        env, inputs, constants = self._arguments(builder, table, placeholders)
+        env, arguments = self._arguments(builder, table, placeholders)
         results = importer.run(program.graph, program.graph_module, env, self.progress)
         importer.raise_missing()
         outputs, leaves, written = self._results(builder, results)
@@ -182,14 +111,7 @@ class _ProgramImport:
             _proved(builder.graph(outputs)),
             Weights({n: a for n, a in self.weights.items() if n in kept}),
             Weights(self.states),
-            Signature(
-                program.call_spec.in_spec,
-                self.build or partial(pytree.tree_unflatten, treespec=program.call_spec.out_spec),
-                tuple(inputs),
-                tuple(constants),
-                tuple(leaves),
-                tuple(written),
-            ),
+            self._signature(arguments, leaves, written),
             tuple(table.notes),
         )
 
@@ -252,21 +174,19 @@ class _ProgramImport:
 
     def _arguments(
         self, builder: Builder, table: SymbolTable, placeholders: list[torch.fx.Node]
-    ) -> tuple[dict[torch.fx.Node, Any], list[str | None], list[Any]]:
+    ) -> tuple[dict[torch.fx.Node, Any], list[Tree]]:
         signature = self.program.graph_signature
         mutated = set(signature.buffers_to_mutate.values())
         seen: dict[Any, Value] = {}  # storage -> value: tied weights are one weight
         env: dict[torch.fx.Node, Any] = {}
-        inputs: list[str | None] = []
-        constants: list[Any] = []
+        arguments: list[Tree] = []
         for node, spec in zip(placeholders, signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
                 value = node.meta.get("val")
                 if isinstance(value, torch.Tensor):
                     dtype = from_torch(value.dtype, f"input {node.name}")
                     env[node] = builder.input(node.name, table.shape(value.shape), dtype)
-                    inputs.append(node.name)
-                    constants.append(None)
+                    arguments.append(Input(node.name))
                 elif isinstance(value, torch.SymInt):
                     raise UnsupportedModel(
                         "an integer argument was declared dynamic",
@@ -275,8 +195,7 @@ class _ProgramImport:
                     )
                 else:
                     env[node] = getattr(spec.arg, "value", value)
-                    inputs.append(None)
-                    constants.append(env[node])
+                    arguments.append(Constant(env[node]))
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 env[node] = self._weight(builder, str(spec.target), spec, mutated, seen)
             elif spec.kind is InputKind.TOKEN:
@@ -287,7 +206,7 @@ class _ProgramImport:
                     where=node.name,
                     fix="pass plain tensors",
                 )
-        return env, inputs, constants
+        return env, arguments
 
     def _weight(
         self,
@@ -322,9 +241,9 @@ class _ProgramImport:
 
     def _results(
         self, builder: Builder, results: tuple[Any, ...]
-    ) -> tuple[list[Value], list[OutputLeaf], list[tuple[str, int]]]:
+    ) -> tuple[list[Value], list[Tree], list[tuple[str, int]]]:
         outputs: list[Value] = []
-        leaves: list[OutputLeaf] = []
+        leaves: list[Tree] = []
         written: list[tuple[str, int]] = []
         specs = self.program.graph_signature.output_specs
         for result, spec in zip(results, specs, strict=True):
@@ -343,14 +262,31 @@ class _ProgramImport:
                     fix="return tensors, numbers and containers of them",
                 )
             elif isinstance(result, Value):
-                leaves.append(OutputLeaf(len(outputs)))
+                leaves.append(Output(len(outputs)))
                 outputs.append(result)
             elif isinstance(result, Expr):
-                leaves.append(OutputLeaf(len(outputs), is_number=True))
+                leaves.append(Output(len(outputs), is_number=True))
                 outputs.append(builder.dim_value(value=result))
             else:
-                leaves.append(OutputLeaf(None, constant=result))
+                leaves.append(Constant(result))
         return outputs, leaves, written
+
+    def _signature(
+        self, arguments: list[Tree], leaves: list[Tree], written: list[tuple[str, int]]
+    ) -> Signature:
+        spec = self.program.call_spec
+        assert spec.in_spec is not None, "every exported program has it"
+        assert spec.out_spec is not None, "every exported program has it"
+        call = tree_of(spec.in_spec, iter(arguments))
+        assert isinstance(call, Container), "a tuple of positional arguments and a dict"
+        positional, keywords = call.parts
+        returned = self.returned or tree_of(spec.out_spec, map(Output, range(len(leaves))))
+        return Signature(
+            positional.parts,
+            dict(zip(keywords.keys, keywords.parts)),
+            with_leaves(returned, leaves),
+            tuple(written),
+        )
 
 
 def _proved(graph: Graph) -> Graph:
@@ -374,13 +310,3 @@ def _identifier(name: str) -> str:
 
 def _is_symbol(size: Any) -> bool:
     return isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
-
-
-def _shown(spec: pytree.TreeSpec) -> str:
-    return " ".join(str(spec).split())
-
-
-def _same_constant(now: Any, traced: Any) -> bool:
-    if isinstance(now, torch.Tensor | np.ndarray):
-        return False
-    return type(now) is type(traced) and now == traced

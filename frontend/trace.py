@@ -26,9 +26,10 @@ from torch.overrides import TorchFunctionMode
 
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
 from ..ir.fork_lock import ForkLock
+from ..ir.signature import Tree
+from .containers import Results
 from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
 from .importer import HANDLERS, live_nodes, target_name
-from .results import Build, Results
 from .structural_copy import structural_copy
 
 _LOCK = ForkLock()  # torch traces one module at a time: its modes are the process's
@@ -36,11 +37,11 @@ _LOCK = ForkLock()  # torch traces one module at a time: its modes are the proce
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported program, the dynamic axes of each leaf of its arguments, and its results."""
+    """An exported program, the dynamic axes of each leaf of its arguments, and what it returns."""
 
     program: ExportedProgram
     axes: tuple[Axes, ...]
-    build: Build | None
+    results: Tree | None
 
 
 def export(
@@ -79,7 +80,7 @@ def export(
             if explained is error:
                 raise
             raise explained from error
-    return Exported(program, shapes.leaves, results.build)
+    return Exported(program, shapes.leaves, results.tree)
 
 
 def _in_order(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:

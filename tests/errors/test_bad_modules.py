@@ -102,7 +102,7 @@ def test_bad_calls_of_compile(module, args, options, says):
         ((X.to("meta"),), {}, "x is on the meta device"),
         ((X.to_sparse(),), {}, r"layout torch.sparse_coo(.|\n)*x.to_dense\(\)"),
         ((nn.Parameter(X),), {}, r"detached first: x.detach\(\)"),
-        (("text",), {}, "a str is not an array"),
+        (("text",), {}, "must be Tensor, not str"),
         (([[1.0]],), {}, "the module does not take these inputs"),
         ((torch.zeros(3, 5),), {}, r"now x \[3, 5\], before x \[3, 4\](.|\n)*reduction dim"),
     ],
