@@ -3,7 +3,6 @@
 from ..ir.dim import Dim
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Node, Value
-from .indexing import delinearize, linearize
 from .inline import Inliner
 
 
@@ -27,10 +26,8 @@ def forward_index(
     shape = start.shape
     for node in path:
         result = node.results[0]
-        if node.op.name == "reshape":
-            index = delinearize(linearize(index, shape), result.shape, inliner.facts)
-        elif node.op.name == "transpose":
-            index = tuple(index[axis] for axis in node.attrs["perm"])
+        if node.op.inverse is not None:
+            index = node.op.inverse(inliner.facts, index, node.operands[0].type, **node.attrs)
         elif node.op.kind in ("elementwise", "composite"):
             extra = result.type.rank - len(shape)
             if (
@@ -47,10 +44,10 @@ def forward_index(
 
 
 def trailing_views(inliner: Inliner, value: Value) -> tuple[Value, list[Node]]:
-    """The value that `value` is a reshaped and transposed view of, and the views in order."""
+    """The value that `value` is a one-to-one view of, and the views in order."""
     views: list[Node] = []
     while inliner.is_inside(value) and value not in inliner.bound:
-        if value.node.op.name not in ("reshape", "transpose"):
+        if value.node.op.inverse is None:
             break
         views.insert(0, value.node)
         value = value.node.operands[0]

@@ -4,20 +4,32 @@ A value from outside the group becomes a Load; what is computed inside becomes a
 become index arithmetic and leave no trace.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from ..ir.dim import Dim, Symbol, substitute, symbol, symbols_of
+from ..ir.dim import Dim, Symbol, symbol, symbols_of
 from ..ir.errors import UnsupportedOp
 from ..ir.facts import Facts
 from ..ir.graph import Graph, Node, Value
+from ..ir.index_map import (
+    Checked,
+    Choose,
+    Fill,
+    IndexContext,
+    Mapped,
+    Number,
+    Read,
+    map_index,
+)
+from ..ir.index_map import (
+    Index as At,
+)
+from ..ir.indexing import AxisFacts, broadcast_index, linearize
 from ..ir.program import Check as CheckFacts
 from ..ir.ranges import Ranges
-from ..ir.scalar import Scalar, parse_scalar
-from ..ir.types import DType, TensorType, bool_, f32
-from .indexing import coefficient_of, delinearize, linearize
+from ..ir.scalar import DIVISIONS, PREDICATES, Scalar
+from ..ir.types import DType, bool_, f32
 from .loops import Apply, Cast, Check, Const, Element, Index, Load, Param, Select, held, widened
-
-_TO_BOOL = frozenset("lt le gt ge eq ne isnan".split())
 
 
 class Inliner:
@@ -39,7 +51,7 @@ class Inliner:
         self.values: list[Value] = []  # the value behind each parameter
         self.ranges = ranges or Ranges(graph.facts)
         self.checks: list[CheckFacts] = []
-        self._checks: dict[tuple[Node, Value], int] = {}
+        self._checks: dict[tuple[Node, Value | None], int] = {}
         self.axes: dict[str, Symbol] = {}
         self.indirect: dict[str, Element] = {}
         # values given a meaning by the part being lowered (a reduction, an accumulator)
@@ -65,7 +77,7 @@ class Inliner:
     def facts(self) -> Facts:
         """Facts over the graph's symbols and the declared axes."""
         if self._facts is None:
-            self._facts = AxisFacts(self.graph, self.axes, self._extents)
+            self._facts = AxisFacts(self.graph.symbols, self.axes, self._extents)
         return self._facts
 
     def param(self, value: Value, *, is_written: bool = False) -> int:
@@ -136,13 +148,22 @@ class Inliner:
     # ---- checks ----
 
     def checked(
-        self, element: Element, node: Node, operand: Value, size: Dim | None, *, wraps: bool = False
+        self,
+        element: Element,
+        node: Node,
+        operand: Value | None,
+        size: Dim | None,
+        *,
+        wraps: bool = False,
     ) -> Element:
-        """`element` of `operand`, which `node` takes as an index or (size None) as a divisor.
+        """`element`, which `node` takes as an index or (size None) as a divisor.
 
-        Behind a check, unless no element can be a fault.
+        It is of `operand`, or (None) computed in the node. Behind a check, unless no element can be
+        a fault.
         """
-        if size is None:
+        if operand is None:
+            is_proved = False
+        elif size is None:
             is_proved = self.ranges.is_nonzero(operand)
         else:
             is_proved = self.ranges.inside(operand, size)
@@ -153,149 +174,82 @@ class Inliner:
             self.checks.append(CheckFacts(node.op.name, node.loc, wraps, size is None))
         return Check(element, size, wraps, number, element.dtype)
 
-    def _lookup(self, node: Node, axis: int, index: Element, element: Callable[[Dim], Element]):
-        """The element at `index` of the node's first operand along `axis`."""
-        source, where = node.operands
-        size = source.shape[axis]
-        checked = self.checked(index, node, where, size)
-        found = element(self.indirect_symbol(checked))
-        if checked is index or self.graph.facts.proved_le(1, size):
-            return found
-        # of an empty axis nothing may be read: the checked index stands in, which is 0 and recorded
-        return self.select(0, size, found, Cast(checked, found.dtype))
-
-    def _check_index(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        (operand,) = node.operands
-        size, wraps = node.attrs["size"], node.attrs["wraps"]
-        return self.checked(self.element(operand, index), node, operand, size, wraps=wraps)
-
-    def _inside(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        if node.op.scalar is not None:
+    def _inside(self, node: Node, index: At) -> Element:
+        if node.op.tree is not None:
             return self._scalar(node, index)
-        handler = getattr(self, f"_{node.op.name}", None)
-        if handler is None:
+        if node.op.index_map is None:
             raise UnsupportedOp(
                 f"{node.op.name} cannot be part of this kernel",
                 where=node.loc or "",
                 facts=f"group {node.group}: {', '.join(sorted({n.op.name for n in self.nodes}))}",
                 fix="partition it alone, or decompose it first",
             )
-        return handler(node, index)
+        at = _Place(self, node)
+        element = self._mapped(node, map_index(node, at, index))
+        for size, checked in at.unproved:
+            # of an empty axis nothing may be read: the checked index stands in, 0 and recorded
+            element = self.select(0, size, element, Cast(checked, element.dtype))
+        return element
 
-    def _scalar(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        operands = {
-            name: self.element(v, broadcast_index(index, v.type))
-            for name, v in zip(node.op.operands, node.operands)
-        }
-        dtype = node.results[0].dtype
-        if node.op.name == "cast":
-            return cast(operands["x"], node.operands[0].dtype, dtype)
-        if node.op.name in ("floordiv", "mod") and dtype.is_integer:
-            operands["y"] = self.checked(operands["y"], node, node.operands[1], None)
-        tree = parse_scalar(node.op.scalar, node.op.operands, tuple(node.op.attrs))
-        compute = widened(node.operands[-1].dtype)
-        return build_scalar(tree, operands, node.attrs, compute)
-
-    def _reshape(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        source = node.operands[0]
-        offset = linearize(index, node.results[0].shape)
-        return self.element(source, delinearize(offset, source.shape, self.facts))
-
-    def _transpose(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        inner: list[Dim] = [0] * len(index)
-        for at, axis in zip(index, node.attrs["perm"]):
-            inner[axis] = at
-        return self.element(node.operands[0], tuple(inner))
-
-    def _broadcast_to(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        return self.element(node.operands[0], broadcast_index(index, node.operands[0].type))
-
-    def _slice(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        axis = node.attrs["axis"] % len(index)
-        at = index[axis] * node.attrs["step"] + node.attrs["start"]
-        return self.element(node.operands[0], (*index[:axis], at, *index[axis + 1 :]))
-
-    def _concat(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        axis = node.attrs["axis"] % len(index)
-        end = node.results[0].shape[axis]
-        result: Element | None = None
-        for part in reversed(node.operands):
-            start = end - part.shape[axis]
-            inner = (*index[:axis], index[axis] - start, *index[axis + 1 :])
-            if result is None or self.facts.proved_lt(index[axis], end):
-                result = self.element(part, inner)
-            elif not self.facts.proved_le(end, index[axis]):
-                chosen = self.element(part, inner)
-                result = self.select(index[axis], end, chosen, result)
-            end = start
-        assert result is not None
-        return result
-
-    def _pad(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        axis = node.attrs["axis"] % len(index)
-        source, before = node.operands[0], node.attrs["before"]
-        inner = (*index[:axis], index[axis] - before, *index[axis + 1 :])
-        element = self.element(source, inner)
-        value = Const(node.attrs["value"], widened(source.dtype))
-        inside = self.select(index[axis], before + source.shape[axis], element, value)
-        if before == 0:
-            return inside
-        return self.select(index[axis], before, value, inside)
+    def _mapped(self, node: Node, mapped: Mapped) -> Element:
+        """What an index map gave, as an element."""
+        match mapped:
+            case Read(operand, index):
+                return self.element(node.operands[operand], index)
+            case Fill(value):
+                return Const(value, widened(node.results[0].dtype))
+            case Number(value):
+                return Index(value, widened(node.results[0].dtype), self.indirect_of(value))
+            case Checked(operand, index, size, wraps):
+                value = node.operands[operand]
+                return self.checked(self.element(value, index), node, value, size, wraps=wraps)
+            case Choose(lhs, rhs, then, other):
+                otherwise = self._mapped(node, other)
+                return self.select(lhs, rhs, self._mapped(node, then), otherwise)
 
     def select(self, lhs: Dim, rhs: Dim, then: Element, other: Element) -> Select:
         """`then` where lhs < rhs, else `other`."""
         return Select(lhs, rhs, then, other, held(then), self.indirect_of(lhs, rhs))
 
-    def _full(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        return Const(node.attrs["value"], widened(node.attrs["dtype"]))
+    def _scalar(self, node: Node, index: At) -> Element:
+        operands = {
+            name: self.element(v, broadcast_index(index, v.type))
+            for name, v in zip(node.op.operands, node.operands)
+        }
+        tree, dtype = node.op.tree, node.results[0].dtype
+        assert tree is not None
+        if tree.fn == "arg":
+            return cast(operands[tree.value], node.operands[0].dtype, dtype)
 
-    def _iota(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        value = index[0] * node.attrs["step"] + node.attrs["start"]
-        return Index(value, widened(node.attrs["dtype"]), self.indirect_of(value))
+        def divisor(tree: Scalar, element: Element) -> Element:
+            if tree.fn != "arg":
+                return self.checked(element, node, None, None)
+            value = node.operands[node.op.operands.index(tree.value)]
+            return self.checked(element, node, value, None)
 
-    def _dim_value(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        return Index(node.attrs["value"], widened(node.attrs["dtype"]))
-
-    def _gather(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        source, where = node.operands
-        axis = node.attrs["axis"] % source.type.rank
-        before, rest = index[:axis], index[axis + where.type.rank :]
-        at = self.element(where, index[axis : axis + where.type.rank])
-        return self._lookup(node, axis, at, lambda i: self.element(source, (*before, i, *rest)))
-
-    def _gather_elements(self, node: Node, index: tuple[Dim, ...]) -> Element:
-        source, where = node.operands
-        axis = node.attrs["axis"] % source.type.rank
-        before, rest = index[:axis], index[axis + 1 :]
-        at = self.element(where, index)
-        return self._lookup(node, axis, at, lambda i: self.element(source, (*before, i, *rest)))
+        compute = widened(node.operands[-1].dtype)
+        return build_scalar(tree, operands, node.attrs, compute, divisor)
 
 
-class AxisFacts(Facts):
-    """Facts that also know axis < extent, which ranges alone lose when the extent is symbolic."""
+class _Place(IndexContext):
+    """Where an index map of one node is asked: lookups become indirect symbols."""
 
-    def __init__(self, graph: Graph, axes: dict[str, Symbol], extents: dict[str, Dim]):
-        super().__init__({**graph.symbols, **axes})
-        self.extents = extents
+    def __init__(self, inliner: Inliner, node: Node):
+        self.inliner, self.node = inliner, node
+        self.result = node.results[0].type
+        self.unproved: list[tuple[Dim, Element]] = []  # lookups of axes that may be empty
 
-    def proved_lt(self, a: Dim, b: Dim) -> bool:
-        """a < b for every value in range; an axis is replaced by its extent less one."""
-        if super().proved_lt(a, b):
-            return True
-        return super().proved_lt(self._highest(a), b)
+    @property
+    def facts(self) -> Facts:  # type: ignore[override]
+        return self.inliner.facts
 
-    def _highest(self, a: Dim) -> Dim:
-        for name in symbols_of(a) & self.extents.keys():
-            factor = coefficient_of(a, name)
-            if factor is not None and self.proved_le(0, factor):
-                a = substitute(a, {name: self.extents[name] - 1})
-        return a
-
-
-def broadcast_index(index: tuple[Dim, ...], type: TensorType) -> tuple[Dim, ...]:
-    """The index of an operand of `type` for an index of the broadcast result."""
-    tail = index[len(index) - type.rank :]
-    return tuple(0 if dim == 1 else at for at, dim in zip(tail, type.shape))
+    def lookup(self, operand: int, index: At, size: Dim, *, wraps: bool = False) -> Dim:
+        value = self.node.operands[operand]
+        element = self.inliner.element(value, index)
+        checked = self.inliner.checked(element, self.node, value, size, wraps=wraps)
+        if checked is not element and not self.inliner.graph.facts.proved_le(1, size):
+            self.unproved.append((size, checked))
+        return self.inliner.indirect_symbol(checked)
 
 
 def cast(element: Element, source: DType, dtype: DType) -> Element:
@@ -305,8 +259,17 @@ def cast(element: Element, source: DType, dtype: DType) -> Element:
     return Cast(element, dtype)
 
 
-def build_scalar(tree: Scalar, operands: dict[str, Element], attrs, dtype: DType) -> Element:
-    """A scalar tree with operands put in. Constants take the dtype of what they meet."""
+def build_scalar(
+    tree: Scalar,
+    operands: dict[str, Element],
+    attrs: Mapping[str, Any],
+    dtype: DType,
+    divisor: Callable[[Scalar, Element], Element] | None = None,
+) -> Element:
+    """A scalar tree with operands put in. Constants take the dtype of what they meet.
+
+    `divisor` makes an integer that is divided by fit for it.
+    """
     match tree.fn:
         case "arg":
             return operands[tree.value]
@@ -314,6 +277,8 @@ def build_scalar(tree: Scalar, operands: dict[str, Element], attrs, dtype: DType
             return Const(attrs[tree.value], dtype)
         case "const":
             return Const(tree.value, dtype)
-    args = tuple(build_scalar(a, operands, attrs, dtype) for a in tree.args)
-    result = bool_ if tree.fn in _TO_BOOL else held(args[-1])
-    return Apply(tree.fn, args, result)
+    args = [build_scalar(a, operands, attrs, dtype, divisor) for a in tree.args]
+    if tree.fn in DIVISIONS and divisor is not None and args[1].dtype.is_integer:
+        args[1] = divisor(tree.args[1], args[1])
+    result = bool_ if tree.fn in PREDICATES else held(args[-1])
+    return Apply(tree.fn, tuple(args), result)

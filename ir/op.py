@@ -34,6 +34,17 @@ KINDS = frozenset(
 )
 
 
+def _setter(field_name: str, doc: str) -> Callable[["Op", Callable], Callable]:
+    """A decorator, for use beside the declaration, that gives an op a function."""
+
+    def set_function(self: "Op", function: Callable) -> Callable:
+        setattr(self, field_name, function)
+        return function
+
+    set_function.__doc__ = f"Decorator: {doc}."
+    return set_function
+
+
 @dataclass(eq=False)
 class Op:
     """A declared op. Compare by identity; `OPS` maps names to ops."""
@@ -53,6 +64,10 @@ class Op:
     declared_cost: str | None = None
     reference: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
+    index_map: Callable[..., Any] | None = None
+    inverse: Callable[..., tuple] | None = None
+    axes: Callable[..., tuple] | None = None
+    value_range: Callable[..., tuple] | None = None
     state_operand: int | None = None  # which operand is consumed and returned, kind "state" only
     samples: list[Callable[..., Any]] = field(default_factory=list)
 
@@ -83,20 +98,24 @@ class Op:
         """Whether a second copy of a node gives the same: not where it consumes a state."""
         return self.state_operand is None
 
-    def set_reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: NumPy implementation. Takes arrays and attributes, gives array or tuple."""
-        self.reference = function
-        return function
-
-    def set_contraction(self, function: Callable[..., Contraction]) -> Callable[..., Contraction]:
-        """Decorator: what is multiplied with what, from the attributes."""
-        self.contraction = function
-        return function
-
-    def set_decomposition(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: the same value in simpler ops; takes a Builder, operands and attributes."""
-        self.decomposition = function
-        return function
+    set_reference = _setter("reference", "NumPy; arrays and attributes to an array or tuple")
+    set_contraction = _setter("contraction", "what is multiplied with what, from the attributes")
+    set_decomposition = _setter(
+        "decomposition", "the same in simpler ops; takes a Builder, operands and attributes"
+    )
+    set_index_map = _setter(
+        "index_map",
+        "(at: IndexContext, index, *operand types, **attributes) -> Mapped: see ir/index_map.py",
+    )
+    set_inverse = _setter(
+        "inverse",
+        "of a one-to-one view: the index in the result of an index of x; takes Facts, the index,"
+        " the type of x and attributes",
+    )
+    set_axes = _setter("axes", "where axes lie, from operand types and attributes: see ir/axes.py")
+    set_range = _setter(
+        "value_range", "between which dims all results lie, from operand types and attributes"
+    )
 
     def check_arity(self, count: int) -> str | None:
         """What is wrong with `count` operands, None when nothing is."""

@@ -83,6 +83,8 @@ FUNCTIONS: dict[str, Callable] = {
 COMMUTATIVE = frozenset("add mul and or xor minimum maximum eq ne".split())
 # many instructions each: worth storing rather than computing again
 EXPENSIVE = frozenset("exp exp2 log log2 log10 log1p expm1 sin cos tanh erf sigmoid pow".split())
+PREDICATES = frozenset("lt le gt ge eq ne isnan".split())  # their results are bool
+DIVISIONS = frozenset(("floordiv", "mod"))  # of integers, by what may not be 0
 
 # elementwise ops by name, with their operands and scalars: expressions may call them as functions
 _DEFINED: dict[str, tuple[tuple[str, ...], str]] = {}

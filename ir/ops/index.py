@@ -4,6 +4,8 @@ import numpy as np
 
 from ..dim import Dim
 from ..faults import checked_index
+from ..index_map import Checked, Read
+from ..indexing import replaced
 from ..op import normalize_axis, op
 from ..types import TensorType
 
@@ -25,6 +27,13 @@ def _(x, index, *, axis):
     return np.take(x, checked_index("gather", index, x.shape[axis]), axis)
 
 
+@gather.set_index_map
+def _(at, index, x, where, *, axis):
+    axis = normalize_axis(axis, x.rank)
+    place = at.lookup(1, index[axis : axis + where.rank], x.shape[axis])
+    return Read(0, replaced(index, axis, place, where.rank))
+
+
 @op(kind="gather")
 def gather_elements(x, index, *, axis: int):
     """One element each: out[i, j, k] = x[index[i, j, k], j, k] for axis 0, and so on.
@@ -44,6 +53,12 @@ def _(x, index, *, axis):
     return np.take_along_axis(x[where], index, axis)
 
 
+@gather_elements.set_index_map
+def _(at, index, x, where, *, axis):
+    axis = normalize_axis(axis, x.rank)
+    return Read(0, replaced(index, axis, at.lookup(1, index, x.shape[axis])))
+
+
 @op(kind="elementwise")
 def check_index(index, *, size: Dim, wraps: bool = False):
     """index, an integer in [0, size); with `wraps` index + size where it is in [-size, 0).
@@ -59,3 +74,8 @@ def check_index(index, *, size: Dim, wraps: bool = False):
 @check_index.set_reference
 def _(index, *, size, wraps):
     return checked_index("check_index", index, size, wraps=wraps)
+
+
+@check_index.set_index_map
+def _(at, position, index, *, size, wraps):
+    return Checked(0, position, size, wraps)

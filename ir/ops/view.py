@@ -3,6 +3,8 @@
 import numpy as np
 
 from ..dim import Dim, product
+from ..index_map import Choose, Fill, Read
+from ..indexing import broadcast_index, delinearize, linearize, replaced
 from ..op import broadcast_shapes, normalize_axis, op
 from ..types import Shape
 
@@ -21,6 +23,16 @@ def _(x, *, shape):
     return x.reshape(shape)
 
 
+@reshape.set_index_map
+def _(at, index, x, *, shape):
+    return Read(0, delinearize(linearize(index, shape), x.shape, at.facts))
+
+
+@reshape.set_inverse
+def _(facts, index, x, *, shape):
+    return delinearize(linearize(index, x.shape), shape, facts)
+
+
 @op(kind="view")
 def transpose(x, *, perm: tuple[int, ...]):
     """Axes permuted: axis i of the result is axis perm[i] of x."""
@@ -34,6 +46,16 @@ def _(x, *, perm):
     return x.transpose(perm)
 
 
+@transpose.set_index_map
+def _(at, index, x, *, perm):
+    return Read(0, tuple(index[perm.index(axis)] for axis in range(x.rank)))
+
+
+@transpose.set_inverse
+def _(facts, index, x, *, perm):
+    return tuple(index[axis] for axis in perm)
+
+
 @op(kind="view")
 def broadcast_to(x, *, shape: Shape):
     """x repeated along axes of size 1 (and new leading ones) up to shape."""
@@ -45,6 +67,11 @@ def broadcast_to(x, *, shape: Shape):
 @broadcast_to.set_reference
 def _(x, *, shape):
     return np.broadcast_to(x, shape)
+
+
+@broadcast_to.set_index_map
+def _(at, index, x, *, shape):
+    return Read(0, broadcast_index(index, x))
 
 
 @op(kind="view")
@@ -64,6 +91,12 @@ def _(x, *, axis, start, stop, step):
     index = [slice(None)] * x.ndim
     index[axis] = slice(start, stop, step)
     return x[tuple(index)]
+
+
+@slice_.set_index_map
+def _(at, index, x, *, axis, start, stop, step):
+    axis = normalize_axis(axis, x.rank)
+    return Read(0, replaced(index, axis, index[axis] * step + start))
 
 
 @op(kind="view")
@@ -87,6 +120,22 @@ def _(*parts, axis):
     return np.concatenate(parts, axis)
 
 
+@concat.set_index_map
+def _(at, index, *parts, axis):
+    axis = normalize_axis(axis, parts[0].rank)
+    end = at.result.shape[axis]
+    result = None
+    for number in reversed(range(len(parts))):
+        start = end - parts[number].shape[axis]
+        part = Read(number, replaced(index, axis, index[axis] - start))
+        if result is None or at.facts.proved_lt(index[axis], end):
+            result = part
+        elif not at.facts.proved_le(end, index[axis]):
+            result = Choose(index[axis], end, part, result)
+        end = start
+    return result
+
+
 @op(kind="view")
 def pad(x, *, axis: int, before: Dim, after: Dim, value: float | int | bool = 0):
     """x with `before` and `after` elements of `value` added along axis."""
@@ -100,3 +149,12 @@ def _(x, *, axis, before, after, value):
     widths = [(0, 0)] * x.ndim
     widths[axis] = (before, after)
     return np.pad(x, widths, constant_values=value)
+
+
+@pad.set_index_map
+def _(at, index, x, *, axis, before, after, value):
+    axis = normalize_axis(axis, x.rank)
+    place, fill = index[axis], Fill(value)
+    inside = Read(0, replaced(index, axis, place - before))
+    up_to_end = Choose(place, before + x.shape[axis], inside, fill)
+    return up_to_end if before == 0 else Choose(place, before, fill, up_to_end)

@@ -1,0 +1,166 @@
+"""Along which axis of its result an op lays each axis of its operands, and where it mixes.
+
+What an op does along an axis that it keeps apart is the same for each place of that axis and needs
+no other place: so tokens, rows and shards are followed through a graph.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .dim import Call, Dim, Expr, Symbol, symbol, symbols_of
+from .facts import Facts
+from .graph import Node, Value
+from .index_map import Checked, Index, IndexContext, Read, leaves, map_index
+from .indexing import AxisFacts
+from .op import normalize_axis
+from .types import Shape
+
+# an axis of the result; None where it is kept apart and lies along none; the words for how the op
+# mixes along it, as in "it reduces" the axis
+Along = int | str | None
+DIFFERENT = "two operands lie along different axes of the result with"
+
+
+class Axes:
+    """Queries over nodes of graphs whose symbols `facts` knows."""
+
+    def __init__(self, facts: Facts):
+        self._facts = facts
+        self._known: dict[Any, tuple[tuple[Along, ...], ...]] = {}
+
+    def of(self, node: Node) -> tuple[tuple[Along, ...], ...]:
+        """For each operand, for each of its axes, where it lies in the first result."""
+        key = node.op, tuple(v.type for v in node.operands), tuple(node.attrs.items())
+        if key not in self._known:
+            self._known[key] = self._find(node)
+        return self._known[key]
+
+    def follow(self, node: Node, places: Sequence[int | None]) -> Along:
+        """Where an axis lies in the result that lies along axis `places[i]` of operand i."""
+        found = {
+            axes[place]
+            for axes, place in zip(self.of(node), places, strict=True)
+            if place is not None
+        }
+        mixed = [along for along in found if isinstance(along, str)]
+        if mixed:
+            return mixed[0]
+        return found.pop() if len(found) == 1 else DIFFERENT if found else None
+
+    def _find(self, node: Node) -> tuple[tuple[Along, ...], ...]:
+        op, ranks = node.op, [v.type.rank for v in node.operands]
+        rank = node.results[0].type.rank
+        if op.axes is not None:
+            return op.axes(*(v.type for v in node.operands), **node.attrs)
+        if op.index_map is not None:
+            return self._of_map(node)
+        if op.kind == "elementwise":
+            return tuple(tuple(range(rank - r, rank)) for r in ranks)
+        if op.contraction is not None:
+            return _of_contraction(node)
+        if op.combine is not None:
+            return (_of_combine(node),)
+        if op.decomposition is not None:
+            return self._of_decomposition(node)
+        return tuple((f"nothing is known of what {op.name} does along",) * r for r in ranks)
+
+    def _of_map(self, node: Node) -> tuple[tuple[Along, ...], ...]:
+        shape = node.results[0].shape
+        at = _Symbols(node, self._facts)
+        mapped = map_index(node, at, at.index)
+        reads = [(m.operand, m.index) for m in leaves(mapped) if isinstance(m, (Read, Checked))]
+        reads += at.lookups
+        return tuple(
+            tuple(
+                _joined([_lies(index[axis], size, shape) for o, index in reads if o == number])
+                for axis, size in enumerate(operand.shape)
+            )
+            for number, operand in enumerate(node.operands)
+        )
+
+    def _of_decomposition(self, node: Node) -> tuple[tuple[Along, ...], ...]:
+        from .builder import Builder
+
+        b = Builder("decomposition")
+        args = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
+        out = node.op.decomposition(b, *args, **node.attrs)
+        return tuple(
+            tuple(self._through(b.nodes, arg, axis, out) for axis in range(arg.type.rank))
+            for arg in args
+        )
+
+    def _through(self, nodes: Sequence[Node], start: Value, axis: int, end: Value) -> Along:
+        places: dict[Value, int | None] = {start: axis}
+        for node in nodes:
+            along = self.follow(node, [places.get(v) for v in node.operands])
+            if isinstance(along, str):
+                return along
+            places.update(dict.fromkeys(node.results, along))
+        return places.get(end)
+
+
+class _Symbols(IndexContext):
+    """The index `_i0, _i1, ...` of a result, and lookups as further symbols."""
+
+    def __init__(self, node: Node, facts: Facts):
+        self.result = node.results[0].type
+        self.index = tuple(symbol(f"_i{i}") for i in range(self.result.rank))
+        self.lookups: list[tuple[int, Index]] = []
+        extents = {f"_i{i}": d for i, d in enumerate(self.result.shape)}
+        highest = {name: facts.bounds(d)[1] for name, d in extents.items()}
+        axes = {
+            name: Symbol(name, 0, None if high is None else max(high - 1, 0))
+            for name, high in highest.items()
+        }
+        self.facts = AxisFacts(facts.symbols, axes, extents)
+
+    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
+        name = f"_g{len(self.lookups)}"
+        self.lookups.append((operand, index))
+        self.facts.symbols[name] = Symbol(name, 0)
+        return symbol(name)
+
+
+def _lies(at: Dim, size: Dim, shape: Shape) -> Along:
+    """Where an axis of `size` lies that is read at `at`."""
+    for axis, extent in enumerate(shape):
+        if extent == size and at == symbol(f"_i{axis}"):
+            return axis
+    if size == 1:
+        return None
+    if any(name.startswith("_g") for name in symbols_of(at)):
+        return "it picks along"
+    calls = isinstance(at, Expr) and any(
+        isinstance(atom, Call) for monomial, _ in at.terms for atom, _ in monomial
+    )
+    return "it merges" if calls else "it works along"
+
+
+def _joined(found: list[Along]) -> Along:
+    mixed = [along for along in found if isinstance(along, str)]
+    if mixed or len(set(found)) > 1:
+        return mixed[0] if mixed else DIFFERENT
+    return found[0] if found else None
+
+
+def _of_contraction(node: Node) -> tuple[tuple[Along, ...], ...]:
+    contraction, rank = node.op.contraction(**node.attrs), node.results[0].type.rank
+    along: dict[str, Along] = {"m": rank - 2, "n": rank - 1, "k": "it sums over"}
+    return tuple(
+        (*range(rank - v.type.rank, rank - 2), *(along[role] for role in roles))
+        for v, roles in zip(node.operands, (contraction.x, *contraction.ws), strict=True)
+    )
+
+
+def _of_combine(node: Node) -> tuple[Along, ...]:
+    rank, gone = node.operands[0].type.rank, combined_axes(node)
+    if node.op.kind == "scan":
+        return tuple("it works along" if i in gone else i for i in range(rank))
+    kept = [i for i in range(rank) if i not in gone or node.attrs["keepdims"]]
+    return tuple("it reduces" if i in gone else kept.index(i) for i in range(rank))
+
+
+def combined_axes(node: Node) -> frozenset[int]:
+    """The axes of its first operand that a reduction or scan runs over."""
+    given = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
+    return frozenset(normalize_axis(axis, node.operands[0].type.rank) for axis in given)
