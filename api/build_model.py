@@ -8,6 +8,7 @@ from ..ir.errors import ArtifactError, CheckpointError
 from ..ir.progress import Progress
 from ..ir.types import f32
 from ..runtime.artifact import Artifact, load_artifact
+from ..runtime.stored_program import StoredProgram
 from . import cache
 from .compiler import require_tools
 from .facts import check_facts, is_language_model
@@ -142,9 +143,8 @@ def build_model(request: Request, progress: Progress) -> Artifact:
         "compile": time.perf_counter() - captured_at,
     }
     return Artifact(
-        program=compiled.program,
+        programs=(StoredProgram(compiled.program, str(compiled.graph)),),
         weights=compiled.weights,
-        graph_text=str(compiled.graph),
         **text,
         facts={
             **text_facts,

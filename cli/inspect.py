@@ -43,7 +43,7 @@ def inspect(
         if source:
             print(_kernel_source(artifact, source), end="")
         elif graph:
-            print(artifact.graph_text or "", end="")
+            print(artifact.programs[0].graph_text or "", end="")
         elif passes:
             _print_passes(artifact.facts.get("passes", []), as_json)
         else:

@@ -3,11 +3,13 @@
     manifest.json         version, target, tools, size and hash of every other file
     program.json          the program; dims are text
     kernels/              binaries, and their sources for people
-    weights.safetensors   memory-mapped when loaded
+    weights.safetensors   memory-mapped when loaded; of all programs
     facts.json            plain data of whoever built it
     states.safetensors    first values of states that do not begin as zeros       (may be missing,
     graph.ir              the graph it was built from, for people                  as the following)
     tokenizer.json, chat_template.jinja, extras/
+    module.json           how a module is called: its parameters, a signature for each program
+    programs/<n>/         further programs of the module, for other arguments: as at the root
 
 A directory or a .zip (stored, not compressed). No pickle, and no text of a file is ever evaluated.
 But the binaries are code, which runs when the program is loaded: hashes show damage, not who wrote
@@ -17,7 +19,6 @@ them, so an artifact is to be trusted as far as its author.
 import json
 import os
 import platform
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,15 +29,16 @@ from typing import IO, Any, Protocol
 from ..ir.errors import ArtifactError, shown
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
+from ..ir.signature import Parameter
 from ..ir.target import get_target
 from .cpu import instruction_sets
-from .program_json import plain, program_from_json, program_to_json
+from .program_json import plain
 from .safetensors_file import facts_of, read_safetensors, write_safetensors
+from .signature_json import parameters_from_json
 from .storage import (
     HASH_CHUNK,
     MANIFEST,
     MAX_FILES,
-    PROGRAM,
     Hasher,
     Storage,
     Writer,
@@ -46,32 +48,37 @@ from .storage import (
     new_storage,
     open_storage,
 )
+from .stored_program import MODULE, StoredProgram, files_of, module_to_json, read_programs
 
 VERSION = 2  # of this layout; another one is refused
 MAX_JSON_BYTES = 512 << 20
-_SUFFIX = {"cpp": ".cpp", "triton": ".py"}
-_BINARY_SUFFIX = {"cpu": ".so", "cuda": ".cubin", "hip": ".hsaco"}
-GRAPH, FACTS, EXTRAS = "graph.ir", "facts.json", "extras/"
+FACTS, EXTRAS = "facts.json", "extras/"
 WEIGHTS, STATES = "weights.safetensors", "states.safetensors"
 TOKENIZER, CHAT = "tokenizer.json", "chat_template.jinja"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A program with all that running it needs. When loaded, weights lie in the mapped file.
+    """Programs with all that running them needs. When loaded, weights lie in the mapped file.
 
-    `facts` is plain data of whoever built it (context length, end tokens, versions of libraries);
-    `extras` are files of its own.
+    A language model has one program; of a module, which has `parameters`, all share weights and
+    states. `facts` is plain data of whoever built it (context length, end tokens, versions of
+    libraries); `extras` are files of its own.
     """
 
-    program: Program
+    programs: tuple[StoredProgram, ...]
     weights: Mapping[str, Any]
-    graph_text: str | None = None
+    parameters: tuple[Parameter, ...] | None = None
     tokenizer_json: str | None = None
     chat_template: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     states: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        """The first program: that of a language model, which has no other."""
+        return self.programs[0].program
 
 
 class Hashes(Protocol):
@@ -100,20 +107,16 @@ def save_artifact(path: Path | str, artifact: Artifact) -> Path:
     path, program = Path(path), artifact.program
     with new_storage(path) as storage:
         files = _Files(storage)
-        kind = get_target(program.target).kind
-        suffix = _BINARY_SUFFIX[kind]
-        binaries = {n: _kernel_path(n).removesuffix(suffix) + suffix for n in program.blobs}
-        files.add(PROGRAM, _json({"binaries": binaries, "program": program_to_json(program)}))
-        for name, blob in program.blobs.items():
-            files.add(binaries[name], blob)
-        for kernel in program.kernels.values():
-            files.add(_source_file(kernel.name, kernel.language), kernel.source)
-        files.add_arrays(WEIGHTS, artifact.weights, [b.name for b in program.weights])
+        for name, content in files_of(artifact.programs).items():
+            files.add(name, content)
+        names = [name for stored in artifact.programs for name in stored.stored_names.values()]
+        files.add_arrays(WEIGHTS, artifact.weights, list(dict.fromkeys(names)))
         if artifact.states:
             files.add_arrays(STATES, artifact.states, list(artifact.states))
-        files.add(FACTS, _json(artifact.facts))
+        files.add(FACTS, artifact.facts)
+        if artifact.parameters is not None:
+            files.add(MODULE, module_to_json(artifact.parameters, artifact.programs))
         texts = {
-            GRAPH: artifact.graph_text,
             TOKENIZER: artifact.tokenizer_json,
             CHAT: artifact.chat_template,
             **{EXTRAS + name: content for name, content in artifact.extras.items()},
@@ -126,6 +129,7 @@ def save_artifact(path: Path | str, artifact: Artifact) -> Path:
             "version": VERSION,
             "name": program.name,
             "target": _target(program),
+            "tools": artifact.facts.get("libraries", {}),
             "files": files.table,
         }
         storage.add(MANIFEST, lambda stream: _write(stream, _json(manifest).encode()))
@@ -158,21 +162,27 @@ def open_artifact(
             raise _damaged(path, f"the manifest does not list {name}")
         return contents[name]
 
+    def parsed(name: str) -> Any:
+        return _parse(require(name), name, path)
+
     def text(name: str) -> str | None:
         return bytes(contents[name]).decode() if name in contents else None
 
     try:
+        module = _object(contents[MODULE], MODULE, path) if MODULE in contents else None
+        programs = read_programs(module, parsed, require, text)
+        weights = read_safetensors(require(WEIGHTS), WEIGHTS)
         return Artifact(
-            _read_program(_parse(require(PROGRAM), PROGRAM, path), require),
-            read_safetensors(require(WEIGHTS), WEIGHTS),
-            text(GRAPH),
+            programs,
+            weights,
+            None if module is None else parameters_from_json(module["parameters"]),
             text(TOKENIZER),
             text(CHAT),
             _object(require(FACTS), FACTS, path),
             read_safetensors(contents[STATES], STATES) if STATES in contents else {},
             {n[len(EXTRAS) :]: bytes(c) for n, c in contents.items() if n.startswith(EXTRAS)},
         )
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise _damaged(path, f"{type(error).__name__}: {str(error)[:200]}") from error
 
 
@@ -302,16 +312,6 @@ def _digest(
     return found
 
 
-def _read_program(data: Any, require: Any) -> Program:
-    blobs = {name: bytes(require(file)) for name, file in data["binaries"].items()}
-    languages = {k["name"]: k["language"] for k in data["program"]["kernels"]}
-    return program_from_json(
-        data["program"],
-        blobs,
-        lambda name: bytes(require(_source_file(name, languages[name]))).decode(),
-    )
-
-
 def _parse(content: Any, name: str, path: Path) -> Any:
     if len(content) > MAX_JSON_BYTES:
         raise _damaged(path, f"{name} has {len(content)} bytes")
@@ -347,8 +347,10 @@ class _Files:
         self._storage = storage
         self.table: dict[str, dict[str, Any]] = {}
 
-    def add(self, name: str, content: bytes | str) -> None:
-        data = content.encode() if isinstance(content, str) else content
+    def add(self, name: str, content: Any) -> None:
+        """A file of bytes, text or, for anything else, JSON."""
+        text = content if isinstance(content, bytes | str) else _json(content)
+        data = text.encode() if isinstance(text, str) else text
         self._storage.add(name, lambda stream: _write(stream, data))
         self.table[name] = {"bytes": len(data), "sha256": digest(data)}
 
@@ -364,15 +366,6 @@ def _write(stream: IO[bytes], data: bytes) -> None:
 
 def _json(data: Any) -> str:
     return json.dumps(plain(data), indent=1, ensure_ascii=False) + "\n"
-
-
-def _kernel_path(name: str) -> str:
-    # names of kernels and binaries are ours; anything odd becomes an underscore
-    return "kernels/" + re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-
-
-def _source_file(name: str, language: str) -> str:
-    return _kernel_path(name) + _SUFFIX[language]
 
 
 def _target(program: Program) -> dict[str, Any]:

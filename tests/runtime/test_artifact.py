@@ -26,6 +26,7 @@ from tilewright.runtime.artifact import (
     save_artifact,
 )
 from tilewright.runtime.program_json import program_from_json, program_to_json
+from tilewright.runtime.stored_program import StoredProgram
 
 T, PAGES = symbol("t"), symbol("pages")
 
@@ -90,9 +91,8 @@ def sample_weights():
 
 def sample(**changes) -> Artifact:
     return Artifact(
-        program=sample_program(),
+        programs=(StoredProgram(sample_program(), "graph @sample"),),
         weights=sample_weights(),
-        graph_text="graph @sample",
         tokenizer_json='{"model": "…"}',
         chat_template="{{ messages }}",
         facts={"context_len": 8192, "eos": [1, 2]},
@@ -111,7 +111,6 @@ def test_round_trip(saved):
     assert is_artifact(saved)
     found = load_artifact(saved)
     expected = sample()
-    assert found.program == expected.program
     assert found.weights.keys() == {"w", "b", "s"}
     for name, array in found.weights.items():
         np.testing.assert_array_equal(array, expected.weights[name])
@@ -120,15 +119,16 @@ def test_round_trip(saved):
         assert array.ctypes.data % ALIGNMENT == 0, f"{name} could not be used in place"
         assert not array.flags.writeable
     np.testing.assert_array_equal(found.states["kv"], expected.states["kv"])
-    for name in ("graph_text", "tokenizer_json", "chat_template", "facts", "extras"):
+    for name in ("programs", "tokenizer_json", "chat_template", "facts", "extras"):
         assert getattr(found, name) == getattr(expected, name), name
     assert read_manifest(saved)["name"] == "sample"
 
 
 def test_optional_parts_may_be_missing(tmp_path):
-    path = save_artifact(tmp_path / "a", Artifact(sample_program(), sample_weights()))
+    artifact = Artifact((StoredProgram(sample_program()),), sample_weights())
+    path = save_artifact(tmp_path / "a", artifact)
     found = load_artifact(path)
-    assert (found.graph_text, found.tokenizer_json, found.facts) == (None, None, {})
+    assert (found.programs[0].graph_text, found.tokenizer_json, found.facts) == (None, None, {})
     assert not found.states
 
 
@@ -364,7 +364,7 @@ def test_gpu_programs_are_kept_by_kind(tmp_path):
     program = replace(sample_program(), target="sm_90")
     kernels = {n: replace(k, language="triton", num_warps=4) for n, k in program.kernels.items()}
     program = replace(program, kernels=kernels)
-    path = save_artifact(tmp_path / "gpu", Artifact(program, sample_weights()))
+    path = save_artifact(tmp_path / "gpu", Artifact((StoredProgram(program),), sample_weights()))
     assert (path / "kernels" / "lib.cubin").is_file()
     assert (path / "kernels" / "k_a.py").is_file()
     assert load_artifact(path).program == program

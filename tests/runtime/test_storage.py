@@ -11,6 +11,7 @@ from tilewright.ir.errors import ArtifactError
 from tilewright.runtime import artifact as module
 from tilewright.runtime.artifact import load_artifact, save_artifact
 from tilewright.runtime.storage import HASH_CHUNK, Hasher, digest
+from tilewright.runtime.stored_program import StoredProgram
 
 from .test_artifact import sample, sample_program
 
@@ -34,8 +35,9 @@ def test_an_interrupted_write_leaves_the_old_artifact(tmp_path, monkeypatch, nam
 @pytest.mark.parametrize("name", ["folder", "one.zip"])
 def test_an_artifact_is_replaced_but_nothing_else(tmp_path, name):
     path = save_artifact(tmp_path / name, sample())
-    save_artifact(path, replace(sample(), graph_text="graph @new"))
-    assert load_artifact(path).graph_text == "graph @new"
+    programs = (StoredProgram(sample().program, "graph @new"),)
+    save_artifact(path, replace(sample(), programs=programs))
+    assert load_artifact(path).programs[0].graph_text == "graph @new"
     assert os.listdir(tmp_path) == [name]
     (tmp_path / "mine").mkdir()
     save_artifact(tmp_path / "mine", sample())  # an empty directory may be filled
