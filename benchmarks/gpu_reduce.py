@@ -14,7 +14,7 @@ import gpu_lab as lab
 import torch
 from gpu_lab import Built, Sequence, median_us, relative_error
 
-from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.templates import choices
 from tilewright.codegen.triton.compile import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.builder import Builder

@@ -15,8 +15,8 @@ import gpu_lab as lab
 import torch
 from gpu_lab import Built, Sequence, compile_all, median_us
 
-from tilewright.codegen.triton.choose import choices
-from tilewright.codegen.triton.schedule import DotSchedule, GemvSchedule
+from tilewright.codegen.templates import choices
+from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.ir.builder import Builder
 from tilewright.ir.types import bf16, f32
 from tilewright.runtime.cuda import CudaDevice

@@ -14,8 +14,9 @@ import gpu_lab as lab
 import torch
 from gpu_lab import Built, Sequence, Shape, compile_all, median_us, relative_error
 
-from tilewright.codegen.triton.choose import choices
-from tilewright.codegen.triton.schedule import AttentionSchedule, DotSchedule, GemvSchedule
+from tilewright.codegen.templates import choices
+from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.ir.dim import evaluate
 from tilewright.runtime.cuda import CudaDevice
 

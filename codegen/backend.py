@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ..ir.dim import Dim
+from ..ir.errors import UnsupportedOp
 from ..ir.program import Kernel
 from ..ir.types import TensorType
-from .loops import LoopKernel
+from .loops import LoopKernel, Part
+
+Printer = TypeVar("Printer")
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,14 @@ class Backend(Protocol):
     def finish(self) -> tuple[Mapping[str, Kernel], Mapping[str, bytes]]:
         """Compile what was collected: kernels by name and binaries by name."""
         ...
+
+
+def printer_of(printers: Mapping[type[Part], Printer], part: Part, language: str) -> Printer:
+    """The language's printer of a part. UnsupportedOp where it has none."""
+    if type(part) not in printers:
+        raise UnsupportedOp(
+            f"no {language} printer writes a {type(part).__name__}",
+            facts=f"there are printers of {', '.join(p.__name__ for p in printers)}",
+            fix="register one: see docs/adding_a_template.md",
+        )
+    return printers[type(part)]

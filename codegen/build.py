@@ -14,9 +14,9 @@ from ..ir.ranges import Range, Ranges
 from ..ir.target import Target
 from ..ir.types import TensorType, i64
 from .backend import Backend, Launch, Launches
-from .cost import operations_of, traffic_of
 from .lower import Lowered, lower_group
 from .pack import weight_layout
+from .templates import template_with
 from .updates import copy_kernel, written_back
 
 VERSION = 1  # of generated code: part of every kernel's key
@@ -205,14 +205,15 @@ def _step(
         choices.append(
             Choice(variant.kernel, variant.lo, variant.hi, (*buffers, *dims), grid, tuple(writes))
         )
+    template = template_with(low.kernel.parts[0])
     first = not launch.label  # a group's later launches only combine what the first one made
     return Step(
         group + launch.label,
         tuple(choices),
         launch.select,
         loc,
-        traffic_of(low.kernel) if first else 0,
-        operations_of(low.kernel) if first else 0,
+        template.traffic(low.kernel) if first else 0,
+        sum(map(template.operations, low.kernel.parts)) if first else 0,
     )
 
 

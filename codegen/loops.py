@@ -150,6 +150,10 @@ class Store:
 # ---- parts ---------------------------------------------------------------------------------
 
 
+class Part:
+    """What a kernel computes, beside its other parts. A template brings a class of its own."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """An index that runs over [0, extent). Outermost first; the last is the one of unit stride."""
@@ -172,7 +176,7 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Pointwise:
+class Pointwise(Part):
     """For every point of `axes`: the stores."""
 
     axes: tuple[Axis, ...]
@@ -180,7 +184,7 @@ class Pointwise:
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(Part):
     """For every row (point of `rows`): the phases in order, then the stores.
 
     A phase is reductions over `axis` made in one sweep; its values may use Refs of earlier phases.
@@ -196,7 +200,7 @@ class Reduce:
 
 
 @dataclass(frozen=True)
-class Contract:
+class Contract(Part):
     """acc_i[b, m, n] = sum_k x[b, m, k] * w_i[b, n, k], for each w; then the stores.
 
     `x` is over batch, m, k; each of `ws` over batch, n, k; `stats` are reductions over k of
@@ -218,7 +222,7 @@ class Contract:
 
 
 @dataclass(frozen=True)
-class PagedAttention:
+class PagedAttention(Part):
     """The op paged_attention: parameters by number, everything else as in ir/ops/attention.py."""
 
     q: int
@@ -243,7 +247,7 @@ class PagedAttention:
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(Part):
     """The op sample: parameters by number, see ir/ops/sampling.py."""
 
     logits: int
@@ -255,9 +259,6 @@ class Sample:
     out: int
     rows: Dim
     vocab: int
-
-
-Part = Pointwise | Reduce | Contract | PagedAttention | Sample
 
 
 @dataclass(frozen=True)

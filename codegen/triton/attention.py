@@ -26,12 +26,13 @@ from ..loops import (
     Store,
     feed_dtype,
 )
+from ..templates.attention import AttentionSchedule
+from ..templates.reduce import ReduceSchedule
+from ..templates.template import Schedule, power_of_2
 from .body import Body, Context, Emitted, finish
-from .choose import power_of_2
 from .elements import Env
 from .names import value_type
 from .rewrite import Piece
-from .schedule import AttentionSchedule, ReduceSchedule, Schedule
 
 LOG2_E, LN_2 = log2(e), log(2)
 

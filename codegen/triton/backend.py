@@ -8,13 +8,14 @@ from ...ir.program import Kernel
 from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
 from ...ir.types import TensorType
-from ..backend import Launch, Launches, Variant
-from ..loops import Contract, LoopKernel, PagedAttention, Reduce
+from ..backend import Launch, Launches, Variant, printer_of
+from ..loops import LoopKernel
+from ..templates import choices
 from .body import Emitted
-from .choose import choices
 from .compile import require_triton
 from .emit import emit_kernel, workspace_types
 from .pool import compile_all
+from .printers import PRINTERS
 
 # Where a launch stands in its group: before the main one (""), or after it.
 _ORDER = ("_x", "", "_sum", "_join")
@@ -139,18 +140,10 @@ class TritonBackend:
 
 def _capped(kernel: LoopKernel, type: TensorType, hi: int | None) -> TensorType:
     """A workspace of partial results, no larger than the rows of its bucket need."""
-    part = kernel.parts[0]
-    match part:
-        case PagedAttention(tokens=tokens):
-            rows = [tokens]
-        case Contract(m=m):
-            rows = [m.extent]
-        case Reduce(rows=axes):
-            rows = [a.extent for a in axes]
-        case _:
-            rows = []
     if hi is None:
         return type
+    (part, *_) = kernel.parts
+    rows = printer_of(PRINTERS, part, "Triton").rows(part)
     return type.with_shape(
         minimum(d, hi) if d in rows and not isinstance(d, int) else d for d in type.shape
     )

@@ -8,11 +8,11 @@ neighbouring programs share tiles of w in the cache.
 from ...ir.dim import ceildiv, product
 from ...ir.types import f32
 from ..loops import Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype
+from ..templates.contract_schedules import DotSchedule
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, loads_of
 from .names import value_type
 from .pointwise import split_index
-from .schedule import DotSchedule
 
 
 def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emitted:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from ...ir.dim import ceildiv, product
 from ..loops import Contract, LoopKernel, accumulator_of
+from ..templates.contract_schedules import GemvSchedule
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, loads_of
 from .names import value_type
 from .pointwise import split_index
-from .schedule import GemvSchedule
 
 MAX_UNROLL = 64  # tiles of k, for each row of x, written out one by one; more become a loop
 W_POLICY = "evict_first"  # each element of w is read once in a run

@@ -7,10 +7,10 @@ from math import gcd
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.facts import Facts
 from ..loops import Axis, LoopKernel, Pointwise
+from ..templates.pointwise import PointwiseSchedule
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, axis_facts
 from .names import fits_32_bits
-from .schedule import PointwiseSchedule
 
 LEAST_WIDTH = 32  # of a tile's rows, in elements: what a warp takes at once
 

@@ -1,17 +1,32 @@
 """Reduce: rows against one axis, which fits a tile (persistent) or is swept a phase (looped)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.types import DType, f32, f64, i32, i64
+from ..elements import index_facts
 from ..loops import LoopKernel, Reduce, Reduction
+from ..templates.reduce import ReduceSchedule, reduce_schedule
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val, axis_facts, identity
 from .names import constant, value_type
 from .pointwise import split_index
-from .schedule import ReduceSchedule
+from .rewrite import Piece, split_rows
 
 ROWS, AXIS = 0, 1  # dims of the tile
+
+
+def reduce_pieces(
+    kernel: LoopKernel, schedule: ReduceSchedule
+) -> tuple[list[Piece], list[ReduceSchedule]]:
+    """One launch, or one over pieces of rows and one that joins them."""
+    if schedule.splits == 1:
+        return [Piece(kernel)], [schedule]
+    first, second = split_rows(kernel, schedule.splits)
+    (join,) = second.kernel.parts
+    joined = reduce_schedule(join, index_facts(second.kernel, ()))
+    return [first, second], [replace(schedule, splits=1), joined]
 
 
 def emit_reduce(kernel: LoopKernel, schedule: ReduceSchedule, context: Context) -> Emitted:

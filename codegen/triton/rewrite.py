@@ -26,6 +26,7 @@ from ..loops import (
     accumulator_of,
     widened,
 )
+from ..templates.reduce import can_split
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,6 @@ class Piece:
     kernel: LoopKernel
     workspaces: tuple[str, ...] = ()
     suffix: str = ""
-
-
-def has_prologue(part: Contract) -> bool:
-    """Whether x is more than a load."""
-    return bool(part.stats) or not isinstance(part.x, Load)
 
 
 def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
@@ -124,11 +120,6 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
         Piece(replace(kernel, params=(*kernel.params, *params), parts=(first,)), names, "_k"),
         Piece(replace(kernel, params=(*kernel.params, *inputs), parts=(second,)), names, "_sum"),
     )
-
-
-def can_split(part: Reduce) -> bool:
-    """Whether rows of a reduction can be cut: one sweep, and nothing stored along the axis."""
-    return len(part.phases) == 1 and not part.stores
 
 
 def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:

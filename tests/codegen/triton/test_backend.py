@@ -7,12 +7,16 @@ from math import inf, nan
 
 import pytest
 
+from tilewright.codegen.templates import choices
+from tilewright.codegen.templates.attention import PRODUCTS
+from tilewright.codegen.templates.contract_schedules import GemvSchedule
+from tilewright.codegen.templates.pointwise import PointwiseSchedule
+from tilewright.codegen.templates.reduce import ReduceSchedule
+from tilewright.codegen.templates.template import power_of_2
 from tilewright.codegen.triton import pool
 from tilewright.codegen.triton.backend import TritonBackend
-from tilewright.codegen.triton.choose import PRODUCTS, choices, power_of_2
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.scalars import TABLE
-from tilewright.codegen.triton.schedule import GemvSchedule, PointwiseSchedule, ReduceSchedule
 from tilewright.codegen.triton.worker import request_of
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate

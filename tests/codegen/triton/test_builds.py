@@ -4,7 +4,7 @@ default schedule, build for every GPU target. Equal kernels are built once.
 
 import pytest
 
-from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.templates import choices
 from tilewright.codegen.triton.emit import Emitted, emit_kernel
 from tilewright.codegen.triton.pool import compile_all
 from tilewright.ir.target import TARGETS, Target

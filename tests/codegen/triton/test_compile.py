@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.templates import choices
+from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.contract_schedules import DotSchedule
 from tilewright.codegen.triton.compile import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
-from tilewright.codegen.triton.schedule import AttentionSchedule, DotSchedule
 from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, f32
 

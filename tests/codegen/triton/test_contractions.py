@@ -2,9 +2,9 @@
 
 import pytest
 
-from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.templates import choices
+from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.codegen.triton.emit import emit_kernel
-from tilewright.codegen.triton.schedule import DotSchedule, GemvSchedule
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.target import get_target

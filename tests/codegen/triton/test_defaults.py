@@ -2,7 +2,8 @@
 
 import pytest
 
-from tilewright.codegen.triton.choose import MANY, choices
+from tilewright.codegen.templates import choices
+from tilewright.codegen.templates.attention import MANY
 from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, f16, f32, f64, i8, i64
 

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from tilewright.codegen.triton.choose import choices
+from tilewright.codegen.templates import choices
+from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.pointwise import PointwiseSchedule
+from tilewright.codegen.templates.reduce import ReduceSchedule
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.pool import compile_all
-from tilewright.codegen.triton.schedule import (
-    AttentionSchedule,
-    PointwiseSchedule,
-    ReduceSchedule,
-)
 from tilewright.ir.errors import UnsupportedOp
 from tilewright.ir.target import TARGETS
 from tilewright.ir.types import DTYPES, bf16, bool_, f8e4m3, f16, f32, f64, i32

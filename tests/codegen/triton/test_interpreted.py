@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
+from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
+from tilewright.codegen.templates.pointwise import PointwiseSchedule
+from tilewright.codegen.templates.reduce import ReduceSchedule
+from tilewright.codegen.templates.sample import SampleSchedule
 from tilewright.codegen.triton.emit import emit_kernel
-from tilewright.codegen.triton.schedule import (
-    AttentionSchedule,
-    DotSchedule,
-    GemvSchedule,
-    PointwiseSchedule,
-    ReduceSchedule,
-    SampleSchedule,
-)
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f32, f64
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tilewright.api.compiler import compile_graph
+from tilewright.codegen.templates import choices
 from tilewright.codegen.triton import backend
-from tilewright.codegen.triton.choose import choices
 from tilewright.codegen.triton.compile import Compiled
 from tilewright.codegen.triton.pool import compile_all
 from tilewright.frontend.huggingface import capture_causal_lm

@@ -1,20 +1,26 @@
-"""Groups around reductions: rows, phases of reductions over one axis, then stores."""
+"""Kernels over rows: phases of reductions over one axis, then stores. Scans as such, too."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from ..ir.dim import Dim, product
-from ..ir.errors import UnsupportedOp
-from ..ir.graph import Node, Value
-from ..ir.types import DType, f32, f64, i64
-from .forward import forward_index, trailing_views
-from .indexing import delinearize, linearize
-from .inline import Inliner
-from .loops import (
+from ...ir.dim import Dim, product
+from ...ir.errors import UnsupportedOp
+from ...ir.facts import Facts
+from ...ir.graph import Node, Value
+from ...ir.target import Target
+from ...ir.types import DType, f32, f64, i64
+from ..elements import index_facts, loads_of
+from ..forward import forward_index, trailing_views
+from ..indexing import delinearize, linearize
+from ..inline import Inliner
+from ..loops import (
     Apply,
     Axis,
     Const,
     Element,
     Index,
+    LoopKernel,
     Reduce,
     Reduction,
     Ref,
@@ -22,16 +28,74 @@ from .loops import (
     held,
     widened,
 )
+from .template import (
+    WARPS,
+    Bucket,
+    Schedule,
+    Template,
+    clip,
+    factor,
+    power_of_2,
+    powers_of_2,
+    warps,
+)
+
+PERSISTENT = 16384  # the longest row that a program holds whole
+LONG_ROW, FEW_ROWS = PERSISTENT + 1, 32  # rows this long, this few, are each shared out
 
 _OPS = {"sum": "sum", "mean": "sum", "max": "max", "min": "min", "prod": "prod", "any": "any",
         "all": "all", "argmax": "argmax", "argmin": "argmin"}  # fmt: skip
 
 
-def lower_reduce(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]) -> Reduce:
-    """The part of a group with reductions (or one cumsum)."""
-    if any(n.op.kind == "scan" for n in nodes):
-        return _lower_scan(inliner, nodes, outputs)
-    return _RowLowering(inliner, nodes).lower(outputs)
+@dataclass(frozen=True)
+class ReduceSchedule(Schedule):
+    """`rows` rows a program; the axis in one tile (`is_persistent`) or in steps of `block`.
+
+    `splits` > 1: each row is cut into that many equal pieces, joined by a launch after.
+    """
+
+    domain: ClassVar = {
+        "rows": powers_of_2(1, 128),
+        "block": powers_of_2(1, PERSISTENT),
+        "num_warps": WARPS,
+        "splits": range(1, 65),
+    }
+
+    rows: int
+    block: int
+    is_persistent: bool
+    num_warps: int = 4
+    splits: int = 1
+
+
+class ReduceTemplate(Template):
+    """Reductions over the same rows, and what comes before and after; or one scan."""
+
+    name = "reduce"
+    kinds = frozenset(("reduce", "scan", "composite"))
+    parts = (Reduce,)
+
+    def lower(
+        self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
+    ) -> tuple[Reduce]:
+        if any(n.op.kind == "scan" for n in nodes):
+            return (_lower_scan(inliner, nodes, outputs),)
+        return (_RowLowering(inliner, nodes).lower(outputs),)
+
+    def points(self, part: Reduce) -> Dim:
+        return product(a.extent for a in (*part.rows, part.axis))
+
+    def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+        (part,) = kernel.parts
+        facts = index_facts(kernel, ())
+        rows = product(a.extent for a in part.rows)
+        whole = reduce_schedule(part, facts)
+        splits = row_splits(part)
+        if splits is None:
+            return 0, [(0, None, whole)]
+        chunk = power_of_2(part.axis.extent // splits)
+        split = ReduceSchedule(1, chunk, True, warps(chunk), splits)
+        return rows, clip([(0, FEW_ROWS, split), (FEW_ROWS + 1, None, whole)], facts, rows)
 
 
 class _RowLowering:
@@ -191,3 +255,50 @@ def _lower_scan(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]) -
     rows = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape) if d != 1)
     phase = (Reduction("red0", "sum", value, dtype),)
     return Reduce(rows, Axis("_r", x.shape[axis]), (phase,), tuple(stores), ())
+
+
+# ---- schedules ----------------------------------------------------------------------------
+
+
+def row_splits(part: Reduce) -> int | None:
+    """Into how many equal pieces a long row is cut; None where it cannot or need not be."""
+    extent = part.axis.extent
+    if not isinstance(extent, int) or extent < LONG_ROW or not can_split(part):
+        return None
+    return next(
+        (s for s in range(64, 15, -1) if extent % s == 0 and extent // s <= PERSISTENT), None
+    )
+
+
+def reduce_schedule(part: Reduce, facts: Facts) -> ReduceSchedule:
+    """One program a long row, several short rows a program."""
+    low, high = facts.bounds(part.axis.extent)
+    is_strided = _is_strided(part)
+    if low == high and high is not None and high <= PERSISTENT:
+        block = power_of_2(high)
+        rows = 1 if block >= 1024 else min(1024 // block, 128)
+        if is_strided:
+            rows = max(rows, min(32, PERSISTENT // block))
+        return ReduceSchedule(rows, block, True, warps(rows * block))
+    if is_strided:
+        return ReduceSchedule(64, 64, False, 4)
+    likely = facts.hint(part.axis.extent)
+    block = min(max(power_of_2(likely), 128), 8192)
+    rows = 1 if block >= 1024 else 4
+    return ReduceSchedule(rows, block, False, warps(rows * block))
+
+
+def _is_strided(part: Reduce) -> bool:
+    """Whether neighbours along the last row axis, not along the axis, lie side by side."""
+    if not part.rows:
+        return False
+    loads = loads_of(tuple(r.value for phase in part.phases for r in phase))
+    strides = [
+        (factor(x.offset, part.rows[-1].name), factor(x.offset, part.axis.name)) for x in loads
+    ]
+    return any(row == 1 and axis not in (0, 1) for row, axis in strides)
+
+
+def can_split(part: Reduce) -> bool:
+    """Whether rows of a reduction can be cut: one sweep, and nothing stored along the axis."""
+    return len(part.phases) == 1 and not part.stores

@@ -1,41 +1,67 @@
-"""Groups around one contraction: prologue on the operands, accumulators, epilogue."""
+"""Kernels around one contraction: prologue on the operands, accumulators, epilogue."""
 
 from collections.abc import Sequence
 
-from ..ir.dim import Dim, product
-from ..ir.errors import UnsupportedOp
-from ..ir.graph import Node, Value
-from ..ir.op import get_op
-from ..ir.scalar import parse_scalar
-from ..ir.types import DType, f32, f64
-from .forward import forward_index, path_between
-from .indexing import delinearize, linearize
-from .inline import Inliner, broadcast_index, build_scalar
-from .loops import (
+from ...ir.dim import Dim, product
+from ...ir.errors import UnsupportedOp
+from ...ir.graph import Node, Value
+from ...ir.op import get_op
+from ...ir.scalar import parse_scalar
+from ...ir.target import Target
+from ...ir.types import DType, f32, f64
+from ..forward import forward_index, path_between
+from ..indexing import delinearize, linearize
+from ..inline import Inliner, broadcast_index, build_scalar
+from ..loops import (
     Apply,
     Axis,
     Cast,
     Const,
     Contract,
     Element,
+    LoopKernel,
     Reduction,
     Ref,
     Store,
     accumulator_of,
     held,
 )
+from .contract_schedules import contract_defaults
+from .template import Bucket, Template
 
 _PASSES_SCALE = ("reshape", "transpose", "cast")  # what may stand between an rms_norm and x
 
 
-def lower_contract(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]) -> Contract:
-    """The part of a group with a matmul or gated_linear."""
-    anchors = [n for n in nodes if n.op.kind == "contract"]
-    if len(anchors) != 1:
-        raise UnsupportedOp(
-            f"{len(anchors)} contractions in one kernel", fix="partition them apart"
-        )
-    return _ContractLowering(inliner, nodes, anchors[0]).lower(outputs)
+class ContractTemplate(Template):
+    """One contraction, with what is computed of its operands and of its result."""
+
+    name = "contract"
+    kinds = frozenset(("contract",))
+    parts = (Contract,)
+
+    def keeps(self, node: Node) -> bool:
+        """An rms_norm: it is folded into the loop."""
+        return node.op.name == "rms_norm"
+
+    def lower(
+        self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
+    ) -> tuple[Contract]:
+        anchors = [n for n in nodes if n.op.kind == "contract"]
+        if len(anchors) != 1:
+            raise UnsupportedOp(
+                f"{len(anchors)} contractions in one kernel", fix="partition them apart"
+            )
+        return (_ContractLowering(inliner, nodes, anchors[0]).lower(outputs),)
+
+    def points(self, part: Contract) -> Dim:
+        return product(a.extent for a in (*part.batch, part.m, part.n))
+
+    def operations(self, part: Contract) -> Dim:
+        """The products alone."""
+        return 2 * len(part.ws) * self.points(part) * part.k.extent
+
+    def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+        return contract_defaults(kernel, target)
 
 
 class _ContractLowering:

@@ -1,0 +1,196 @@
+"""Schedules of contractions, and the default choice by the number of rows of x.
+
+The numbers for sm_90 come from searches on an H200 (benchmarks/gpu_search.py).
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ...ir.dim import Dim, ceildiv
+from ...ir.facts import Facts
+from ...ir.target import Target
+from ...ir.types import bf16, f16, f32
+from ..elements import index_facts, loads_of
+from ..loops import Contract, Load, LoopKernel
+from .template import (
+    STAGES,
+    WARPS,
+    Bucket,
+    Schedule,
+    clip,
+    factor,
+    power_of_2,
+    powers_of_2,
+)
+
+RESERVED = 3072  # bytes of shared memory for barriers and the joining of warps
+ROOMY = 128 * 1024  # bytes of shared memory that hold three or more stages of large tiles
+THIN = ((2, 16), (17, 64))  # rows for which rows of w take the long side of a tile
+
+
+@dataclass(frozen=True)
+class GemvSchedule(Schedule):
+    """`rows` rows of x against `bn` rows of w, `bk` of the contracted axis at a time.
+
+    `prefetch` tiles of w are loaded ahead: before the kernel waits for its predecessors, or at the
+    start of each turn of its loop. `fold` neighbouring products are added before they are
+    accumulated: with several rows there are not registers for an accumulator of each product.
+    """
+
+    domain: ClassVar = {
+        "bn": powers_of_2(1, 64),
+        "bk": powers_of_2(8, 8192),
+        "prefetch": range(9),
+        "num_warps": WARPS,
+        "rows": powers_of_2(1, 16),
+        "fold": powers_of_2(1, 16),
+    }
+
+    bn: int
+    bk: int
+    prefetch: int = 4
+    num_warps: int = 4
+    rows: int = 1
+    fold: int = 1
+
+
+@dataclass(frozen=True)
+class DotSchedule(Schedule):
+    """Matrix-unit tiles. `is_swapped`: rows of w take the matrix unit's long side (few rows of x).
+
+    `materialize`: x and the row statistics are computed by a launch before. `split_k` > 1: that
+    many partial sums, added in order by a launch after.
+    """
+
+    domain: ClassVar = {
+        "bm": powers_of_2(16, 256),
+        "bn": powers_of_2(16, 256),
+        "bk": powers_of_2(16, 512),
+        "split_k": range(1, 65),
+        "group": range(1, 65),
+        "num_warps": WARPS,
+        "num_stages": STAGES,
+    }
+
+    bm: int
+    bn: int
+    bk: int
+    is_swapped: bool = False
+    materialize: bool = False
+    split_k: int = 1
+    group: int = 8  # tiles of m that share tiles of w in the cache
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+def contract_defaults(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+    """(size, buckets), as of a template: by the rows of x."""
+    (part,) = kernel.parts
+    facts = index_facts(kernel, ())
+    rows = part.m.extent
+    feed = {part.x_dtype, part.w_dtype}
+    if not feed <= {bf16, f16} and not feed <= {bf16, f16, f32}:
+        # float64 and integers: exact in plain arithmetic, and rare
+        one, several = gemv_schedule(part, facts), rows_schedule(part, facts, target)
+        return rows, clip([(0, 1, one), (2, None, several)], facts, rows)
+    prologue = has_prologue(part)
+    if f32 in feed or len(feed) > 1:
+        tile = DotSchedule(64, 64, 32, False, prologue, num_warps=4, num_stages=3)
+        few: Schedule = DotSchedule(16, 32, 32, True, prologue, num_warps=4, num_stages=3)
+        most = 32
+        if all(factor(load.offset, part.k.name) == 1 for load in loads_of(part.ws)):
+            few, most = rows_schedule(part, facts, target), 64
+        table: list[Bucket] = [
+            (0, 1, gemv_schedule(part, facts)),
+            (2, most, few),
+            (most + 1, None, tile),
+        ]
+    else:
+        table = [
+            (0, 1, gemv_schedule(part, facts)),
+            *((lo, hi, thin_schedule(part, facts, target, hi)) for lo, hi in THIN),
+            (65, 128, tiled_schedule(part, facts, target, 128)),
+            (129, 512, tiled_schedule(part, facts, target, 512)),
+            (513, None, tiled_schedule(part, facts, target, None)),
+        ]
+    return rows, clip(table, facts, rows)
+
+
+def gemv_schedule(part: Contract, facts: Facts) -> GemvSchedule:
+    """One row of x."""
+    n, k = facts.hint(part.n.extent), facts.hint(part.k.extent)
+    if k > 8192:
+        return GemvSchedule(4, 2048, prefetch=4, num_warps=8)
+    # little work in all, or two weights: half a row at a time keeps more programs in flight
+    most = 2048 if n * len(part.ws) < 6144 or len(part.ws) > 1 else 4096
+    bk = min(max(power_of_2(k), 128), most)
+    return GemvSchedule(2, bk, prefetch=1, num_warps=min(max(bk // 256, 1), 8))
+
+
+def rows_schedule(part: Contract, facts: Facts, target: Target) -> GemvSchedule:
+    """A few rows of x, on ordinary cores, where rows of w lie along k.
+
+    They multiply eight rows of float32 in less time than w takes to arrive (on an H200 at 16 of its
+    67 TFLOP/s), so that nothing is gained by the inexact products of matrix units. Up to 64 rows
+    they are as fast as tiles of IEEE products or faster (benchmarks/gpu_rows.py).
+    """
+    n, k = facts.hint(part.n.extent) * len(part.ws), facts.hint(part.k.extent)
+    width, warp = max(part.x_dtype.nbytes, part.w_dtype.nbytes, 4), target.warp_size
+    bn = max(16 // width // len(part.ws), 1)
+    bk = 4 * warp  # all threads of a warp lie along k, and each folds what it loads at once
+    fold = 16 // width
+    if k > 2048:
+        warps = 2 if k > 2 * n else 1  # rows of w that are few and long are shared by two
+        return GemvSchedule(bn, warps * bk, 2, warps, rows=8, fold=fold)
+    bk = min(max(power_of_2(k), warp), bk)
+    ahead = 4 if n < 8192 else 2  # many programs hide the wait better than many registers
+    return GemvSchedule(bn, bk, ahead, num_warps=1, rows=4, fold=min(fold, bk // warp))
+
+
+def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotSchedule:
+    """Few rows of x: rows of w on the long side."""
+    prologue = has_prologue(part)
+    if target.shared_bytes < ROOMY:
+        return DotSchedule(bm, 64, 64, True, prologue, num_warps=4, num_stages=2)
+    if prologue and bm == 16:
+        # recomputing x in every program costs less than a launch; wide steps hide it
+        return fitted(part, target, DotSchedule(bm, 64, 256, True, num_stages=4))
+    split = 2 if lacks_programs(part, facts, 64) else 1
+    return fitted(part, target, DotSchedule(bm, 64, 128, True, prologue, split, num_stages=5))
+
+
+def tiled_schedule(part: Contract, facts: Facts, target: Target, most: int | None) -> DotSchedule:
+    """Up to `most` rows of x."""
+    prologue = has_prologue(part)
+    if target.shared_bytes < ROOMY:
+        return DotSchedule(128, 64, 32, False, prologue, num_warps=4, num_stages=2)
+    if len(part.ws) > 1:
+        stages = 3 if most is None else 4
+        wide = DotSchedule(128, 128, 64, False, prologue, num_warps=8, num_stages=stages)
+    elif most is None:
+        wide = DotSchedule(128, 256, 64, False, prologue, num_warps=8, num_stages=3)
+    elif most > 128:
+        wide = DotSchedule(64, 128, 64, False, prologue, num_warps=4, num_stages=4)
+    else:
+        split = 2 if lacks_programs(part, facts, 64) else 1
+        wide = DotSchedule(128, 64, 128, False, prologue, split, num_warps=8, num_stages=4)
+    return fitted(part, target, wide)
+
+
+def lacks_programs(part: Contract, facts: Facts, bn: int) -> bool:
+    """Whether tiles of `bn` rows of w leave multiprocessors idle, and k is worth cutting."""
+    n, k = facts.hint(part.n.extent), part.k.extent
+    return ceildiv(n, bn) < 80 and isinstance(k, int) and k % 256 == 0 and k >= 2048
+
+
+def fitted(part: Contract, target: Target, schedule: DotSchedule) -> DotSchedule:
+    """With as many stages as fit into shared memory."""
+    width = max(part.x_dtype.nbytes, part.w_dtype.nbytes)
+    stage = (schedule.bm + schedule.bn * len(part.ws)) * schedule.bk * width
+    stages = max(min(schedule.num_stages, (target.shared_bytes - RESERVED) // stage), 1)
+    return replace(schedule, num_stages=stages)
+
+
+def has_prologue(part: Contract) -> bool:
+    """Whether x is more than a load."""
+    return bool(part.stats) or not isinstance(part.x, Load)

@@ -1,0 +1,100 @@
+"""Pointwise kernels: each element of the outputs by itself, through views and lookups."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...ir.dim import Dim, product
+from ...ir.graph import Node, Value
+from ...ir.target import Target
+from ..elements import index_facts
+from ..indexing import linearize
+from ..inline import Inliner
+from ..loops import Axis, LoopKernel, Pointwise, Store
+from .template import WARPS, Bucket, Schedule, Template, clip, powers_of_2
+
+
+@dataclass(frozen=True)
+class PointwiseSchedule(Schedule):
+    """Elements a program takes."""
+
+    domain: ClassVar = {"block": powers_of_2(32, 8192), "num_warps": WARPS}
+
+    block: int = 1024
+    num_warps: int = 4
+
+
+class PointwiseTemplate(Template):
+    """One part an iteration space; outputs that share it share the part."""
+
+    name = "pointwise"
+    kinds = frozenset(("elementwise", "gather", "state", "view", "source"))
+    parts = (Pointwise,)
+
+    def lower(
+        self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
+    ) -> tuple[Pointwise, ...]:
+        parts: dict[tuple[Axis, ...], list[Store]] = {}
+        for output in outputs:
+            if output.node is not None and output.node.op.name == "kv_append":
+                axes, stores = _append(inliner, output)
+            else:
+                axes, stores = _plain_store(inliner, output)
+            parts.setdefault(axes, []).extend(stores)
+        return tuple(Pointwise(axes, tuple(stores)) for axes, stores in parts.items())
+
+    def points(self, part: Pointwise) -> Dim:
+        return product(a.extent for a in part.axes)
+
+    def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+        total: Dim = 0
+        for part in kernel.parts:
+            total = total + self.points(part)
+        # few elements: more programs rather than wide ones
+        table: list[Bucket] = [
+            (0, 1 << 17, PointwiseSchedule(256, 4)),
+            ((1 << 17) + 1, None, PointwiseSchedule(1024, 4)),
+        ]
+        return total, clip(table, index_facts(kernel, ()), total)
+
+
+def _plain_store(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], list[Store]]:
+    source = _strip_reshapes(inliner, output)
+    axes, index = _declare_axes(inliner, source.shape)
+    value = inliner.element(source, index)
+    number = inliner.param(output, is_written=True)
+    return axes, [Store(number, linearize(index, source.shape), value)]
+
+
+def _strip_reshapes(inliner: Inliner, value: Value) -> Value:
+    """The value whose elements `value` holds in the same row-major order."""
+    while inliner.is_inside(value) and value.node.op.name == "reshape":
+        if value in inliner.bound:
+            break
+        value = value.node.operands[0]
+    return value
+
+
+def _declare_axes(
+    inliner: Inliner, shape: Sequence[Dim]
+) -> tuple[tuple[Axis, ...], tuple[Dim, ...]]:
+    """Axes over `shape` without those of size 1, and the full index."""
+    index = tuple(inliner.axis(f"_i{i}", d) for i, d in enumerate(shape))
+    axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(shape) if d != 1)
+    return axes, index
+
+
+def _append(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], list[Store]]:
+    kv, k, v, slots = output.node.operands
+    axes, (token, head, at) = _declare_axes(inliner, k.shape)
+    slot = inliner.element(slots, (token,))
+    place = inliner.indirect_symbol(slot)
+    page_size = kv.shape[3]
+    number = inliner.param(kv, is_written=True)
+    stores = []
+    for half, source in enumerate((k, v)):
+        index = (place // page_size, half, head, place % page_size, at)
+        offset = linearize(index, kv.shape)
+        element = inliner.element(source, (token, head, at))
+        stores.append(Store(number, offset, element, inliner.indirect_of(offset), guard=slot))
+    return axes, stores

@@ -1,0 +1,138 @@
+"""What a template is: how groups of one kind become parts of kernels, their cost, their schedules.
+
+A template is one file here; each language adds a printer of its part (`cpp/printers.py`,
+`triton/printers.py`). docs/adding_a_template.md adds one.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ...ir.dim import Dim
+from ...ir.errors import BuildError
+from ...ir.facts import Facts
+from ...ir.graph import Node, Value
+from ...ir.target import Target
+from ..elements import walk
+from ..inline import Inliner
+from ..loops import Apply, Load, LoopKernel, Part
+
+
+class Schedule:
+    """What is chosen of a kernel's tiling: a frozen dataclass, with its domain.
+
+    `domain` gives the allowed values of each field; a field that is not in it takes any.
+    """
+
+    domain: ClassVar[Mapping[str, Collection[Any]]] = {}
+
+    def __post_init__(self):
+        for name, allowed in self.domain.items():
+            if getattr(self, name) not in allowed:
+                raise BuildError(
+                    f"{name}={getattr(self, name)} is outside the domain of {type(self).__name__}",
+                    facts=f"allowed: {', '.join(map(str, allowed))}",
+                )
+
+
+WARPS = (1, 2, 4, 8, 16)  # values of `num_warps` and `num_stages` in domains
+STAGES = range(1, 9)
+
+Bucket = tuple[int, int | None, Schedule]  # for lo <= size (<= hi when given)
+
+
+class Template:
+    """A kind of kernel. A group belongs to the first template that one of its nodes is a kind of.
+
+    `name` is that of its kernels, `kinds` are those of the ops that make a group one of it, `parts`
+    the classes of part that it lowers to.
+    """
+
+    name: ClassVar[str]
+    kinds: ClassVar[frozenset[str]]
+    parts: ClassVar[tuple[type[Part], ...]]
+
+    def keeps(self, node: Node) -> bool:
+        """Whether `lower` takes this composite whole; others are taken apart before."""
+        return False
+
+    def lower(
+        self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
+    ) -> tuple[Part, ...]:
+        """The parts that store `outputs`. UnsupportedOp where the nodes are no group of this."""
+        raise NotImplementedError
+
+    # ---- cost ----
+
+    def points(self, part: Any) -> Dim:
+        """Points of the part's iteration space: how often an element is read through an index."""
+        raise NotImplementedError
+
+    def operations(self, part: Any) -> Dim:
+        """Arithmetic operations: a multiply-add counts 2, any other function 1."""
+        return sum(isinstance(item, Apply) for item in walk(part)) * self.points(part)
+
+    def unsized(self, part: Any) -> frozenset[int]:
+        """Parameters of which the bytes read are no function of dims: left out of `traffic`."""
+        return frozenset()
+
+    def traffic(self, kernel: LoopKernel) -> Dim:
+        """Bytes: every parameter once. Of one read through an index, only what the loop can touch.
+
+        States that are written in place, and what is `unsized`, are left out.
+        """
+        left_out: set[int | None] = {kernel.records}  # written for faults only
+        gathered: dict[int, Dim] = {}
+        for part in kernel.parts:
+            left_out |= self.unsized(part)
+            for item in walk(part):
+                if isinstance(item, Load) and item.indirect:
+                    gathered[item.param] = self.points(part)
+                elif getattr(item, "guard", None) is not None:
+                    left_out.add(item.param)
+        total: Dim = 0
+        for number, param in enumerate(kernel.params):
+            if number not in left_out:
+                elements = gathered.get(number, param.type.numel)
+                total = total + elements * param.type.dtype.nbytes
+        return total
+
+    # ---- schedules ----
+
+    def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+        """(size, buckets): which schedule for which values of the size; the buckets cover it.
+
+        Depends on the kernel and the target only, so a program built twice is the same program.
+        """
+        raise NotImplementedError
+
+
+def clip(table: list[Bucket], facts: Facts, size: Dim) -> list[Bucket]:
+    """The buckets that the size can fall into."""
+    low, high = facts.bounds(size)
+    return [
+        (lo, hi, schedule)
+        for lo, hi, schedule in table
+        if (high is None or lo <= high) and (low is None or hi is None or hi >= low)
+    ]
+
+
+def warps(elements: int) -> int:
+    """Eight to sixteen elements a thread."""
+    return min(max(power_of_2(elements) // 512, 1), 16)
+
+
+def power_of_2(n: int) -> int:
+    """The smallest power of two that is n or more."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def powers_of_2(lo: int, hi: int) -> tuple[int, ...]:
+    """Those in [lo, hi], for domains."""
+    return tuple(1 << e for e in range(lo.bit_length() - 1, hi.bit_length()) if 1 << e >= lo)
+
+
+def factor(dim: Dim, name: str) -> int:
+    """The constant that multiplies a symbol; 0 where there is none."""
+    if isinstance(dim, int):
+        return 0
+    return next((c for monomial, c in dim.terms if monomial == ((name, 1),)), 0)

@@ -1,0 +1,66 @@
+"""Which functions write which part of a kernel in Triton: one printer a class of part."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...ir.dim import Dim
+from ..loops import Contract, LoopKernel, PagedAttention, Part, Pointwise, Reduce, Sample
+from ..templates.attention import AttentionSchedule
+from ..templates.contract_schedules import DotSchedule, GemvSchedule
+from ..templates.pointwise import PointwiseSchedule
+from ..templates.reduce import ReduceSchedule
+from ..templates.template import Schedule
+from .attention import attention_pieces, emit_attention
+from .body import Context, Emitted
+from .contract import contract_pieces, emit_contract, overlaps
+from .pointwise import emit_pointwise
+from .reduce import emit_reduce, reduce_pieces
+from .rewrite import Piece
+from .sample import SampleJoin, SampleSplit, emit_sample, sample_pieces
+
+Pieces = tuple[Sequence[Piece], Sequence[Schedule]]  # the launches of a kernel, in order
+
+
+def one_launch(kernel: LoopKernel, schedule: Schedule) -> Pieces:
+    """The kernel as it is."""
+    return [Piece(kernel)], [schedule]
+
+
+@dataclass(frozen=True)
+class Printer:
+    """`emit(kernel, schedule, context)`: one launch, under one of the classes `schedules`.
+
+    `pieces(kernel, schedule)`: the launches of a schedule of the part's template, each emitted by
+    the printer of its own part. `rows(part)`: extents of workspaces that the size of the template's
+    buckets bounds. `overlaps(part, schedule)`: whether the launch is worth starting beside those in
+    front of it and behind it.
+    """
+
+    schedules: tuple[type[Schedule], ...]
+    emit: Callable[[LoopKernel, Any, Context], Emitted]
+    pieces: Callable[[LoopKernel, Any], Pieces] = one_launch
+    rows: Callable[[Any], Sequence[Dim]] = lambda part: ()
+    overlaps: Callable[[Any, Any], bool] = lambda part, schedule: True
+
+
+PRINTERS: dict[type[Part], Printer] = {
+    Pointwise: Printer((PointwiseSchedule,), emit_pointwise),
+    Reduce: Printer(
+        (ReduceSchedule,),
+        emit_reduce,
+        reduce_pieces,
+        lambda part: [a.extent for a in part.rows],
+    ),
+    Contract: Printer(
+        (GemvSchedule, DotSchedule),
+        emit_contract,
+        contract_pieces,
+        lambda part: [part.m.extent],
+        overlaps,
+    ),
+    PagedAttention: Printer(
+        (AttentionSchedule,), emit_attention, attention_pieces, lambda part: [part.tokens]
+    ),
+    Sample: Printer((SampleSplit, SampleJoin), emit_sample, sample_pieces),
+}
