@@ -12,6 +12,7 @@ from ..ir.errors import DeviceError, OptionError, PassError
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
+from ..ir.steps import HostCall, walk
 from ..ir.target import Target, cpu, get_target
 from ..passes import Pass, Report
 from .counted import counted
@@ -30,12 +31,8 @@ class Compiled:
 
     @property
     def fallback_ops(self) -> int:
-        """Steps that are not generated kernels. We have no other kind, so each is counted."""
-        return sum(
-            self.program.kernels[choice.kernel].language not in ("cpp", "triton")
-            for step in self.program.steps
-            for choice in step.choices
-        )
+        """Steps that run neither a generated kernel nor a library's routine: calls of the host."""
+        return sum(isinstance(step, HostCall) for step in walk(self.program.steps))
 
 
 def compile_graph(

@@ -8,6 +8,7 @@ import typer
 
 from ..api.facts import check_facts, is_language_model
 from ..ir.errors import OptionError
+from ..ir.steps import LaunchStep, walk
 from . import options
 from .console import human_bytes, print_json
 
@@ -122,7 +123,9 @@ def _kernel_facts(artifact: "Artifact", values: dict[str, int]) -> list[dict]:
     """One item a kernel, the one that moves the most bytes first."""
     program = artifact.program
     used: dict[str, dict] = {}
-    for step in program.steps:
+    for step in walk(program.steps):
+        if not isinstance(step, LaunchStep):
+            continue
         chosen = _value(step.select, values)
         for choice in step.choices:
             if choice.lo <= chosen and (choice.hi is None or chosen <= choice.hi):

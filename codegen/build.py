@@ -8,9 +8,10 @@ from ..ir.dim import Dim, maximum
 from ..ir.errors import BuildError, UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
-from ..ir.program import ALIGNMENT, DIM, FAULT_BYTES, Buffer, Check, Choice, Program, Step
+from ..ir.program import ALIGNMENT, DIM, FAULT_BYTES, Buffer, Check, Program
 from ..ir.progress import Progress, unwatched
 from ..ir.ranges import Range, Ranges
+from ..ir.steps import Choice, LaunchStep
 from ..ir.target import Target
 from ..ir.types import TensorType, i64
 from .backend import Backend, Launch, Launches
@@ -42,7 +43,7 @@ def build(
     buffers = _make_buffers(graph, layouts)
     names = _buffer_names(graph)
     base = _place_updates(graph, names, buffers, _arena_end(graph, buffers.values()))
-    steps: list[Step] = []
+    steps: list[LaunchStep] = []
     checks: list[Check] = []
     end = base
     for (group, nodes), low in zip(groups.items(), lowered):
@@ -192,7 +193,7 @@ def _step(
     new: set[str],  # those of the spaces that hold nothing yet
     loc: str | None,
     low: Lowered,
-) -> Step:
+) -> LaunchStep:
     choices = []
     for variant in launch.variants:
         buffers = [args[p] if isinstance(p, int) else spaces[p].name for p in variant.params]
@@ -207,13 +208,13 @@ def _step(
         )
     template = template_with(low.kernel.parts[0])
     first = not launch.label  # a group's later launches only combine what the first one made
-    return Step(
+    return LaunchStep(
         group + launch.label,
         tuple(choices),
         launch.select,
-        loc,
-        template.traffic(low.kernel) if first else 0,
-        sum(map(template.operations, low.kernel.parts)) if first else 0,
+        loc=loc,
+        traffic=template.traffic(low.kernel) if first else 0,
+        operations=sum(map(template.operations, low.kernel.parts)) if first else 0,
     )
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from .dim import Dim, Symbol
+from .dim import Dim, Symbol, symbols_of
 from .layout import KVLayout
+from .steps import LaunchStep, Step, late_symbols
 from .types import TensorType
 
 DIM = "dim"  # a number among a kernel's arguments
@@ -18,7 +20,8 @@ class Buffer:
 
     role: input and output belong to the caller, weight is loaded once, state is kept between runs
     and updated in place, temp lies in the arena at `offset` (bytes), fault among the records of the
-    program's checks at `offset` (a number).
+    program's checks at `offset` (a number). A temp whose size is known only while the program runs
+    has no offset: it gets memory of its own then.
     """
 
     name: str
@@ -68,30 +71,6 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A kernel and when to use it: for lo <= dim value (<= hi when given)."""
-
-    kernel: str
-    lo: int
-    hi: int | None
-    args: tuple[str | Dim, ...]  # a buffer's name, or a dim passed as a 64-bit integer
-    grid: tuple[Dim, ...] = ()  # GPU: programs along x, y, z
-    writes: tuple[str, ...] = ()  # those buffers of args that it writes; it reads the others
-
-
-@dataclass(frozen=True)
-class Step:
-    """One launch. `select` is evaluated when dims are bound and picks among `choices`."""
-
-    name: str  # the group's name in the graph
-    choices: tuple[Choice, ...]
-    select: Dim = 0
-    loc: str | None = None
-    traffic: Dim = 0  # bytes that must move: each operand read once, each result written once
-    operations: Dim = 0  # arithmetic operations, a multiply-add counted as 2
-
-
-@dataclass(frozen=True)
 class Program:
     """Everything needed to run, but the weights' data."""
 
@@ -108,6 +87,26 @@ class Program:
     kv: KVLayout | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)  # facts for people: versions, report
     checks: tuple[Check, ...] = ()
+
+    @cached_property
+    def only_launches(self) -> bool:
+        """Whether every step is a launch: then all of a run is known before it begins."""
+        return all(isinstance(step, LaunchStep) for step in self.steps)
+
+    @cached_property
+    def late_symbols(self) -> frozenset[str]:
+        """Symbols that have a value only while the program runs."""
+        return late_symbols(self.steps)
+
+    @cached_property
+    def late_buffers(self) -> frozenset[str]:
+        """Buffers whose size is known only then: memory for them is allocated when it is."""
+        late = self.late_symbols
+        return frozenset(
+            name
+            for name, buffer in self.buffers.items()
+            if late and any(symbols_of(dim) & late for dim in buffer.type.shape)
+        )
 
     @property
     def weights(self) -> tuple[Buffer, ...]:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from ..ir.dim import Dim, symbols_of
 from ..ir.errors import ArtifactError, listed
-from ..ir.program import DIM, FAULT_BYTES, Buffer, Choice, Program, Step
+from ..ir.program import FAULT_BYTES, Buffer, Program
+from ..ir.steps import walk
 from ..ir.target import TARGETS
 from ..ir.types import i64
+from .check_steps import check_order, check_steps
 
 ROLES = ("input", "output", "weight", "state", "temp", "fault")
 MAX_NAME = 200
@@ -28,10 +30,10 @@ def check_program(program: Program) -> None:
         *_buffers(program),
         *_states(program),
         *_kernels(program),
-        *_steps(program),
+        *check_steps(program),
     ]
     if not problems:
-        problems = list(_order(program))  # names are known to be there
+        problems = list(check_order(program))  # names are known to be there
     if problems:
         raise ArtifactError(
             f"program {program.name[:MAX_NAME]} is not whole",
@@ -60,12 +62,9 @@ def _all_dims(program: Program) -> Iterator[tuple[str, Dim]]:
     for buffer in program.buffers.values():
         for dim in (*buffer.type.shape, 0 if buffer.offset is None else buffer.offset):
             yield f"buffer {buffer.name}", dim
-    for step in program.steps:
-        for dim in (step.select, step.traffic, step.operations):
+    for step in walk(program.steps):
+        for dim in step.dims:
             yield f"step {step.name}", dim
-        for choice in step.choices:
-            for dim in (*(a for a in choice.args if not isinstance(a, str)), *choice.grid):
-                yield f"step {step.name}", dim
 
 
 def _buffers(program: Program) -> Iterator[str]:
@@ -82,7 +81,7 @@ def _buffers(program: Program) -> Iterator[str]:
             yield f"buffer {name} calls itself {buffer.name}"
         if buffer.role not in ROLES:
             yield f"buffer {name} has the role {buffer.role!r}; roles are {', '.join(ROLES)}"
-        if buffer.role == "temp" and buffer.offset is None:
+        if buffer.role == "temp" and buffer.offset is None and name not in program.late_buffers:
             yield f"temporary buffer {name} has no offset in the arena"
         if buffer.role == "fault" and not _holds_records(buffer, len(program.checks)):
             yield f"buffer {name} is not among the records of {len(program.checks)} checks"
@@ -139,54 +138,3 @@ def _kernels(program: Program) -> Iterator[str]:
         yield f"the program is for {program.target!r}, and there is no such target"
     elif not target.is_gpu and len(binaries) > 1:
         yield f"a CPU program has one library, this one {', '.join(sorted(binaries))}"
-
-
-def _steps(program: Program) -> Iterator[str]:
-    for step in program.steps:
-        if not step.choices:
-            yield f"step {step.name} has no kernel"
-        for choice in step.choices:
-            names = [arg for arg in choice.args if isinstance(arg, str)]
-            missing = [name for name in names if name not in program.buffers]
-            for name in missing:
-                yield f"step {step.name} uses {name}, and there is no such buffer"
-            for name in set(choice.writes) - set(names):
-                yield f"step {step.name} writes {name}, which it is not given"
-            if choice.kernel not in program.kernels:
-                yield f"step {step.name} runs {choice.kernel}, and there is no such kernel"
-            elif not missing:
-                yield from _arguments(program, step, choice)
-
-
-def _arguments(program: Program, step: Step, choice: Choice) -> Iterator[str]:
-    stated = program.kernels[choice.kernel].args
-    given = tuple(
-        program.buffers[arg].type.dtype.name if isinstance(arg, str) else DIM for arg in choice.args
-    )
-    if stated is not None and stated != given:
-        yield (
-            f"step {step.name} runs {choice.kernel} with {', '.join(given)};"
-            f" it takes {', '.join(stated)}"
-        )
-
-
-def _order(program: Program) -> Iterator[str]:
-    """What is read before anything wrote it, or written though it belongs to somebody else.
-
-    Of a step's choices one runs, and which is known with the sizes: what one of them writes counts
-    as written.
-    """
-    written = {n for n, b in program.buffers.items() if b.role not in ("output", "temp")}
-    for step in program.steps:
-        for choice in step.choices:
-            for name in choice.args:
-                if isinstance(name, str) and name not in written and name not in choice.writes:
-                    yield f"step {step.name} reads {name}, which no step before it writes"
-            for name in choice.writes:
-                role = program.buffers[name].role
-                if role in ("input", "weight"):
-                    yield f"step {step.name} writes {name}, whose role is {role}"
-        written.update(name for choice in step.choices for name in choice.writes)
-    for name in program.outputs:
-        if name not in written:
-            yield f"output {name} is written by no step"

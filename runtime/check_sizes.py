@@ -11,6 +11,7 @@ import numpy as np
 from ..ir.dim import Dim
 from ..ir.errors import ArtifactError, listed
 from ..ir.program import ALIGNMENT, Program
+from ..ir.steps import Scan, Step, While
 
 MAX_BYTES = 1 << 62  # addresses and sizes are 64-bit integers with a sign
 
@@ -19,15 +20,15 @@ class MemoryCheck:
     """Checks the places of the temporary buffers of one program."""
 
     def __init__(self, program: Program):
-        self._temps = [b for b in program.buffers.values() if b.role == "temp"]
+        self._temps = [
+            b for b in program.buffers.values() if b.role == "temp" and b.offset is not None
+        ]
         self.sizes: list[Dim] = [b.type.nbytes for b in self._temps]
         index = {b.name: i for i, b in enumerate(self._temps)}
         first, last = {}, {}
-        for number, step in enumerate(program.steps):
-            for choice in step.choices:
-                for i in (index[a] for a in choice.args if isinstance(a, str) and a in index):
-                    first.setdefault(i, number)
-                    last[i] = number
+        for name, (start, end) in lifetimes(program.steps).items():
+            if name in index:
+                first[index[name]], last[index[name]] = start, end
         # pairs that are in use at the same time, in the order in which they come into use
         self._pairs = np.array(_overlapping(first, last), np.int64).reshape(-1, 2)
 
@@ -57,6 +58,42 @@ class MemoryCheck:
         ]
         if problems:
             raise _error(problems, values)
+
+
+def lifetimes(steps: Sequence[Step]) -> dict[str, tuple[int, int]]:
+    """The first and the last step that uses each buffer, by their numbers in `walk(steps)`.
+
+    A buffer that a loop shares with steps outside is in use as long as the loop runs.
+    """
+    used: dict[str, tuple[int, int]] = {}
+    loops: list[tuple[int, int]] = []
+    _number(steps, 0, used, loops)
+    for begin, end in reversed(loops):  # inner ones first: what they stretch the outer ones see
+        for name, (first, last) in used.items():
+            if first <= end and last >= begin and not begin <= first <= last <= end:
+                used[name] = min(first, begin), max(last, end)
+    return used
+
+
+def _number(
+    steps: Sequence[Step],
+    number: int,
+    used: dict[str, tuple[int, int]],
+    loops: list[tuple[int, int]],
+) -> int:
+    for step in steps:
+        for name in (*step.reads, *step.writes):
+            used[name] = used.get(name, (number, number))[0], number
+        begin, number = number, number + 1
+        is_loop = isinstance(step, (While, Scan))
+        if is_loop:
+            at = len(loops)
+            loops.append((begin, begin))
+        for body in step.bodies:
+            number = _number(body, number, used, loops)
+        if is_loop:
+            loops[at] = (begin, number - 1)
+    return number
 
 
 def _overlapping(first: dict[int, int], last: dict[int, int]) -> list[tuple[int, int]]:

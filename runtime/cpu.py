@@ -210,7 +210,7 @@ class CpuPlan:
         device: CpuDevice,
     ):
         self._library, self._device, self._count = library, device, len(launches)
-        self._work = sum(launch.work for launch in launches)
+        self._work = sum(launch.traffic + launch.operations for launch in launches)
         self._which = np.array([b for launch in launches for b in launch.buffers], np.int64)
         self._pointers = np.zeros(max(len(self._which), 1), np.uint64)
         dims = [d for launch in launches for d in launch.dims]

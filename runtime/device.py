@@ -21,12 +21,13 @@ class Launch:
     arguments; `dims` the integers that follow them. Launches whose grid is empty are not made.
     """
 
-    step: int  # index into Program.steps
+    step: int  # index into the steps that were bound: Program.steps where all are launches
     kernel: Kernel
     buffers: tuple[int, ...]
     dims: tuple[int, ...]
     grid: tuple[int, ...] = ()
-    work: int = 0  # bytes that must move, and operations
+    traffic: int = 0  # bytes that must move
+    operations: int = 0
 
 
 class Memory(Protocol):
@@ -37,6 +38,14 @@ class Memory(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Memory that somebody else keeps."""
+
+    address: int
+    nbytes: int
 
 
 class Plan(Protocol):

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ..ir.binding import ArgumentSpec, Binder
-from ..ir.dim import evaluate, symbols_of
 from ..ir.errors import DeviceError, DimError, ShapeError
 from ..ir.fork_lock import ForkLock, tell_after_fork
 from ..ir.program import Buffer, Program
@@ -20,12 +19,14 @@ from ..ir.types import DType
 from .array import Array
 from .binding import Binding, Sizes
 from .check_program import check_program
+from .communicator import Communicator
 from .cpu import host_array
 from .device import Device, Launch, Memory, Plan
 from .dlpack import CPU, View, view_of
 from .faults import Faults
-from .profile import Profile, StepProfile
-from .weights import place_weights
+from .interpreter import Interpreter, StepPlan
+from .profile import Profile, of_launches, of_steps
+from .weights import place_states, place_weights
 
 MAX_BINDINGS = 256  # sizes whose launches are kept ready; the least recently used go first
 
@@ -49,7 +50,8 @@ class Executable:
     `weights` maps names to arrays; those on the device that lie well are used in place, unless
     `borrow_weights` is False: then each is copied, and may change afterwards. `sizes` gives
     symbols that no input determines, such as `pages`. `states` gives first values of states, which
-    otherwise begin as zeros.
+    otherwise begin as zeros. `communicators` gives this process's place in each group of processes
+    that the program names.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Executable:
         sizes: Mapping[str, int] | None = None,
         states: Mapping[str, Any] | None = None,
         borrow_weights: bool = True,
+        communicators: Mapping[str, Communicator] | None = None,
     ):
         check_program(program)
         self.program, self.device = program, device
@@ -70,21 +73,28 @@ class Executable:
         self._buffers = tuple(program.buffers.values())
         self._inputs = tuple(program.buffers[name] for name in program.inputs)
         specs = [ArgumentSpec(b.name, b.type.shape) for b in self._inputs]
-        self._binder = Binder(specs, program.symbols)
+        known = {n: s for n, s in program.symbols.items() if n not in program.late_symbols}
+        self._binder = Binder(specs, known)
         self._input_at = tuple(self._sizes.index[name] for name in program.inputs)
         # written by a kernel: an output of its own, where it is first named. The others are copied
         # after the run: inputs, weights and states that are outputs too, and repeated outputs.
         self._outputs = tuple(
             (
                 self._sizes.index[name],
-                program.buffers[name].role == "output" and name not in program.outputs[:place],
+                program.buffers[name].role == "output"
+                and (name not in program.outputs[:place] or name in program.late_buffers),
             )
             for place, name in enumerate(program.outputs)
         )
+        self._late = tuple(n for n in program.outputs if n in program.late_buffers)
         self._module = device.load(program)
+        self._interpreter = None
+        if not program.only_launches:
+            groups = communicators or {}
+            self._interpreter = Interpreter(program, self._module, device, groups)
         self._fixed = np.zeros(len(self._buffers), np.uint64)
         self._weights = place_weights(program, weights, device, borrow=borrow_weights)
-        self._states = self._place_states(states or {})
+        self._states = place_states(program, states or {}, self.sizes, device)
         for name, array in {**self._weights, **self._states}.items():
             self._fixed[self._sizes.index[name]] = array.address
         self.faults = Faults(program, device)
@@ -122,6 +132,8 @@ class Executable:
                 addresses[at] = item.address
             results = self._results(bound, out)
             bound.plan.run(addresses)
+            if self._late:
+                results = self._late_results(bound, results)
             self._copy_out(bound, results)
             # the inputs are the caller's again when this returns: their owner may be a library with
             # a stream of its own, which would not wait for ours
@@ -183,17 +195,38 @@ class Executable:
         if out is not None:
             results = list(self._check_out(bound, out))
         else:
-            new: dict[int, Array] = {}  # one array where an output is named twice
+            # one array where an output is named twice, none yet where its size is not known
+            new: dict[int, Array | None] = {}
             for at, _ in self._outputs:
                 if at not in new:
-                    new[at] = self.new_array(self._buffers[at], bound.binding.shapes[at])
+                    shape = bound.binding.shapes[at]
+                    new[at] = None if shape is None else self.new_array(self._buffers[at], shape)
             results = [new[at] for at, _ in self._outputs]
         for (at, is_own), array in zip(self._outputs, results):
-            if is_own:
+            if is_own and array is not None:
                 bound.addresses[at] = array.address
         return results
 
+    def _late_results(self, bound: _Bound, results: Sequence[Any]) -> list[Any]:
+        """`results` with the arrays whose sizes the run has bound."""
+        assert isinstance(bound.plan, StepPlan)
+        made = {
+            at: Array.over(memory, shape, self._buffers[at].type.dtype, self.device)
+            for at, (memory, shape) in bound.plan.late.items()
+        }
+        return [made.get(at, array) for (at, _), array in zip(self._outputs, results)]
+
+    def _require_known_sizes(self, what: str) -> None:
+        if self._late:
+            raise DimError(
+                f"{what} needs the sizes of all outputs beforehand",
+                where=self.program.name,
+                facts=f"only a run says how large {', '.join(self._late)} is",
+                fix="call the program, which returns new arrays",
+            )
+
     def _check_out(self, bound: _Bound, out: Sequence[Any]) -> list[View]:
+        self._require_known_sizes("out")
         views = [view_of(array, self.device.dlpack_stream) for array in out]
         if len(views) != len(self._outputs):
             raise ShapeError(f"out has {len(views)} arrays, outputs are {len(self._outputs)}")
@@ -231,7 +264,10 @@ class Executable:
         if bound is None:
             values = self._binder.bind(shapes, self.sizes)
             binding = self._sizes.bind(values)
-            plan = self._module.plan(binding.launches, len(self._buffers))
+            if self._interpreter is None:
+                plan = self._module.plan(binding.launches, len(self._buffers))
+            else:
+                plan = self._interpreter.plan(values)
             bound = _Bound(binding, plan, self._fixed.copy())
             self._bound[shapes] = bound
             if len(self._bound) > MAX_BINDINGS:
@@ -270,6 +306,7 @@ class Executable:
 
     def output_types(self, shapes: Sequence[Shape]) -> list[tuple[Shape, DType]]:
         """Shape and dtype of each output for inputs of these shapes."""
+        self._require_known_sizes("output_types")
         with self._lock:
             bound = self._bind(tuple(map(tuple, shapes)))
         buffers = self._buffers
@@ -320,34 +357,6 @@ class Executable:
             for array in self._states.values():
                 self.device.zero(array.memory)
 
-    def _place_states(self, first: Mapping[str, Any]) -> dict[str, Array]:
-        placed = {}
-        for buffer in self.program.states:
-            shape = self._state_shape(buffer)
-            memory = self.device.allocate(
-                _nbytes(shape, buffer), f"state {buffer.name}", zero=buffer.name not in first
-            )
-            if buffer.name in first:
-                value = view_of(first[buffer.name]).numpy()
-                if value.shape != shape or value.dtype != buffer.type.dtype.numpy:
-                    raise ShapeError(
-                        f"the first value of state {buffer.name} does not fit",
-                        facts=f"it is {value.dtype}{list(value.shape)}, declared {buffer.type}",
-                    )
-                self.device.upload(memory, np.ascontiguousarray(value))
-            placed[buffer.name] = Array.over(memory, shape, buffer.type.dtype, self.device)
-        return placed
-
-    def _state_shape(self, buffer: Buffer) -> tuple[int, ...]:
-        missing = {n for d in buffer.type.shape for n in symbols_of(d)} - self.sizes.keys()
-        if missing:
-            raise DimError(
-                f"the size of state {buffer.name} is not known",
-                facts=f"it is {buffer.type}, and {', '.join(sorted(missing))} was not given",
-                fix="pass sizes={...} with a number for each",
-            )
-        return tuple(evaluate(d, self.sizes) for d in buffer.type.shape)
-
     @property
     def weights(self) -> dict[str, Array]:
         """The weights where they lie: another executable on this device may share them."""
@@ -356,7 +365,7 @@ class Executable:
     # ---- measuring ---------------------------------------------------------------------------
 
     def profile(self, *inputs: Any, repeats: int = 5) -> Profile:
-        """Time each launch alone (median of `repeats` runs of all). States are updated."""
+        """Time each launch and other step alone (median of `repeats` runs). States are updated."""
         views = [view_of(array, self.device.dlpack_stream) for array in inputs]
         self._check(views)
         with self._lock:
@@ -367,20 +376,10 @@ class Executable:
             results = self._results(bound, None)
             runs = [bound.plan.profile(bound.addresses) for _ in range(repeats)]
             del results
-        costs = self._sizes.costs(bound.binding.values)
+        if self._interpreter is not None:
+            return Profile(of_steps(runs))  # type: ignore[arg-type]
         times = np.median(np.array(runs).reshape(repeats, -1), axis=0)
-        steps = [
-            StepProfile(
-                self.program.steps[launch.step].name,
-                launch.kernel.name,
-                launch.kernel.template,
-                self.program.steps[launch.step].loc,
-                float(seconds),
-                *costs[launch.step],
-            )
-            for launch, seconds in zip(bound.binding.launches, times)
-        ]
-        return Profile(tuple(steps))
+        return Profile(of_launches(self.program.steps, bound.binding.launches, times.tolist()))
 
 
 def _nbytes(shape: tuple[int, ...], buffer: Buffer) -> int:

@@ -1,12 +1,18 @@
-"""What `Executable.profile` measured: each launch beside the least time it could take."""
+"""What `Executable.profile` measured: each step beside the least time it could take."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ..ir.steps import Step
+from .device import Launch
 
 
 @dataclass(frozen=True)
 class StepProfile:
-    """One launch: seconds measured, bytes that must move, operations that must be made."""
+    """One launch or other step: seconds, bytes that must move, operations that must be made.
+
+    kernel: what ran; template: of which kind it is.
+    """
 
     name: str
     kernel: str
@@ -62,6 +68,44 @@ class Profile:
             f"{'all':<40} {len(self.steps):>5} {total * 1e3:>9.3f} {1:>6.0%} {floor:>10.1%}"
         )
         return "\n".join(lines)
+
+
+def of_launches(
+    steps: Sequence[Step], launches: Sequence[Launch], seconds: Sequence[float]
+) -> tuple[StepProfile, ...]:
+    """What `launches` of `steps` took, one a launch."""
+    return tuple(
+        StepProfile(
+            steps[launch.step].name,
+            launch.kernel.name,
+            launch.kernel.template,
+            steps[launch.step].loc,
+            took,
+            launch.traffic,
+            launch.operations,
+        )
+        for launch, took in zip(launches, seconds, strict=True)
+    )
+
+
+def of_steps(runs: Sequence[Sequence[StepProfile]]) -> tuple[StepProfile, ...]:
+    """The median over `runs` of what each step took, its repetitions in one run added up."""
+    totals: list[dict[tuple, StepProfile]] = []
+    for run in runs:
+        total: dict[tuple, StepProfile] = {}
+        for step in run:
+            key = (step.name, step.kernel)
+            if key in total:
+                costs = {c: getattr(total[key], c) + getattr(step, c) for c in _COSTS}
+                step = replace(step, **costs)
+            total[key] = step
+        totals.append(total)
+    keys = dict.fromkeys(key for total in totals for key in total)
+    found = [[total[key] for total in totals if key in total] for key in keys]
+    return tuple(sorted(same, key=lambda step: step.seconds)[len(same) // 2] for same in found)
+
+
+_COSTS = ("seconds", "bytes", "operations")
 
 
 def _totals(items: Iterable[tuple[str, float]]) -> list[tuple[str, int, float]]:

@@ -9,9 +9,10 @@ from ..ir.dim import Dim, Symbol, symbols_of
 from ..ir.dim_text import parse_dim
 from ..ir.errors import ArtifactError, TilewrightError
 from ..ir.layout import KVLayout
-from ..ir.program import Buffer, Check, Choice, Kernel, Program, Step
+from ..ir.program import Buffer, Check, Kernel, Program
 from ..ir.types import DTYPES, TensorType
 from .check_program import check_program
+from .step_json import read_step, step_to_json
 
 # what reading data of a wrong form ends in; the last two: nested or large beyond all bounds
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, TilewrightError)
@@ -28,7 +29,7 @@ def program_to_json(program: Program) -> dict[str, Any]:
         "inputs": list(program.inputs),
         "outputs": list(program.outputs),
         "kernels": [_kernel(k) for k in program.kernels.values()],
-        "steps": [_step(s) for s in program.steps],
+        "steps": [step_to_json(s) for s in program.steps],
         "arena_bytes": _dim(program.arena_bytes),
         "checks": [asdict(c) for c in program.checks],
         "kv": program.kv.to_json() if program.kv else None,
@@ -81,28 +82,6 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
     return data | {"options": plain(kernel.options)}
 
 
-def _step(step: Step) -> dict[str, Any]:
-    return {
-        "name": step.name,
-        "select": _dim(step.select),
-        "loc": step.loc,
-        "traffic": _dim(step.traffic),
-        "operations": _dim(step.operations),
-        "choices": [
-            {
-                "kernel": c.kernel,
-                "lo": c.lo,
-                "hi": c.hi,
-                # a buffer's name and a dim are told apart by the key
-                "args": [{"buffer": a} if isinstance(a, str) else {"dim": _dim(a)} for a in c.args],
-                "grid": [_dim(d) for d in c.grid],
-                "writes": list(c.writes),
-            }
-            for c in step.choices
-        ],
-    }
-
-
 def plain(value: Any) -> Any:
     """`value` as JSON has it. TypeError for what JSON cannot hold."""
     if isinstance(value, Mapping):
@@ -130,7 +109,7 @@ def _program(data: Any, blobs: Mapping[str, bytes], source_of: Callable[[str], s
         inputs=tuple(map(_text, data["inputs"])),
         outputs=tuple(map(_text, data["outputs"])),
         kernels={k.name: k for k in kernels},
-        steps=tuple(_read_step(s, dims) for s in data["steps"]),
+        steps=tuple(read_step(s, dims) for s in data["steps"]),
         arena_bytes=dims(data["arena_bytes"]),
         blobs=blobs,
         checks=tuple(map(_read_check, data["checks"])),
@@ -217,23 +196,6 @@ def _read_kv(data: Any) -> KVLayout | None:
             if type(number) is not int or number < 1:
                 raise ValueError(f"a layer's keys and values are {layer}")
     return KVLayout.from_json(data)
-
-
-def _read_step(data: Any, dims: _Dims) -> Step:
-    choices = tuple(
-        Choice(
-            _text(c["kernel"]),
-            int(c["lo"]),
-            None if c["hi"] is None else int(c["hi"]),
-            tuple(_text(a["buffer"]) if "buffer" in a else dims(a["dim"]) for a in c["args"]),
-            tuple(map(dims, c["grid"])),
-            tuple(map(_text, c["writes"])),
-        )
-        for c in data["choices"]
-    )
-    loc = None if data["loc"] is None else _text(data["loc"])
-    select, traffic, operations = (dims(data[k]) for k in ("select", "traffic", "operations"))
-    return Step(_text(data["name"]), choices, select, loc, traffic, operations)
 
 
 def frozen(value: Any) -> Any:

@@ -1,11 +1,13 @@
-"""Weights into the memory of a device."""
+"""Weights and states into the memory of a device."""
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..ir.errors import ShapeError
+from ..ir.dim import evaluate, symbols_of
+from ..ir.errors import DimError, ShapeError
 from ..ir.program import ALIGNMENT, Buffer, Program
 from .array import Array
 from .device import Device
@@ -46,6 +48,42 @@ def place_weights(
             fix="pass the weights that the program was compiled with",
         )
     return placed
+
+
+def place_states(
+    program: Program, first: Mapping[str, Any], sizes: Mapping[str, int], device: Device
+) -> dict[str, Array]:
+    """Memory for each state, with its first value, else zeros.
+
+    ShapeError for a value that does not fit, DimError when `sizes` lacks what a shape needs.
+    """
+    placed = {}
+    for buffer in program.states:
+        shape = _state_shape(buffer, sizes)
+        dtype = buffer.type.dtype
+        nbytes = prod(shape) * dtype.nbytes
+        memory = device.allocate(nbytes, f"state {buffer.name}", zero=buffer.name not in first)
+        if buffer.name in first:
+            value = view_of(first[buffer.name]).numpy()
+            if value.shape != shape or value.dtype != dtype.numpy:
+                raise ShapeError(
+                    f"the first value of state {buffer.name} does not fit",
+                    facts=f"it is {value.dtype}{list(value.shape)}, declared {buffer.type}",
+                )
+            device.upload(memory, np.ascontiguousarray(value))
+        placed[buffer.name] = Array.over(memory, shape, dtype, device)
+    return placed
+
+
+def _state_shape(buffer: Buffer, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    missing = {n for d in buffer.type.shape for n in symbols_of(d)} - sizes.keys()
+    if missing:
+        raise DimError(
+            f"the size of state {buffer.name} is not known",
+            facts=f"it is {buffer.type}, and {', '.join(sorted(missing))} was not given",
+            fix="pass sizes={...} with a number for each",
+        )
+    return tuple(evaluate(d, sizes) for d in buffer.type.shape)
 
 
 def _problem(view: View, buffer: Buffer) -> str | None:

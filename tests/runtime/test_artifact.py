@@ -15,7 +15,8 @@ from safetensors import safe_open
 from tilewright.ir.dim import Symbol, floordiv, maximum, symbol
 from tilewright.ir.errors import ArtifactError
 from tilewright.ir.layout import KVLayout, LayerKV
-from tilewright.ir.program import ALIGNMENT, DIM, Buffer, Choice, Kernel, Program, Step
+from tilewright.ir.program import ALIGNMENT, DIM, Buffer, Kernel, Program
+from tilewright.ir.steps import Choice, LaunchStep
 from tilewright.ir.types import TensorType, bf16, f16, f32
 from tilewright.runtime.artifact import (
     Artifact,
@@ -50,7 +51,7 @@ def sample_program() -> Program:
     ]
     k1_reads, k1_writes = ("b", "s"), ("kv", "tmp", "y")
     steps = (
-        Step(
+        LaunchStep(
             "k0",
             (
                 Choice("k_a", 0, 15, ("x", "w", T, T * T)),
@@ -61,7 +62,7 @@ def sample_program() -> Program:
             traffic=12 * T,
             operations=T * T,
         ),
-        Step("k1", (Choice("k_c", 0, None, (*k1_reads, *k1_writes, 4), writes=k1_writes),)),
+        LaunchStep("k1", (Choice("k_c", 0, None, (*k1_reads, *k1_writes, 4), writes=k1_writes),)),
     )
     return Program(
         name="sample",

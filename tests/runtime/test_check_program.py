@@ -11,7 +11,8 @@ from tilewright.codegen.build import build
 from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.dim import Symbol, floordiv, mod, symbol
 from tilewright.ir.errors import ArtifactError
-from tilewright.ir.program import DIM, Buffer, Choice, Kernel, Program, Step
+from tilewright.ir.program import DIM, Buffer, Kernel, Program
+from tilewright.ir.steps import Choice, LaunchStep
 from tilewright.ir.types import TensorType, bf16, f32
 from tilewright.passes import run
 from tilewright.passes.pipelines import language_model
@@ -34,9 +35,9 @@ def chain() -> Program:
     }
     kernel = Kernel("k", "cpp", "", "", "lib", "pointwise", args=("f32", "f32", DIM))
     wide = Kernel("wide", "cpp", "", "", "lib", "pointwise", args=("f32", "f32", "f32", DIM))
-    steps = [Step("s0", (Choice("wide", 0, None, ("x", "w", "t0", N), writes=("t0",)),))]
+    steps = [LaunchStep("s0", (Choice("wide", 0, None, ("x", "w", "t0", N), writes=("t0",)),))]
     for i, (a, b) in enumerate([("t0", "t1"), ("t1", "t2"), ("t2", "y")], 1):
-        steps.append(Step(f"s{i}", (Choice("k", 0, None, (a, b, N), writes=(b,)),)))
+        steps.append(LaunchStep(f"s{i}", (Choice("k", 0, None, (a, b, N), writes=(b,)),)))
     return Program(
         "chain",
         "cpu",

@@ -11,7 +11,8 @@ import torch
 
 from tilewright.ir.dim import Symbol, symbol
 from tilewright.ir.errors import ArtifactError, DeviceError, DimError, OutOfMemory, ShapeError
-from tilewright.ir.program import Buffer, Choice, Kernel, Program, Step
+from tilewright.ir.program import Buffer, Kernel, Program
+from tilewright.ir.steps import Choice, LaunchStep
 from tilewright.ir.types import TensorType, bf16, f32, i64
 from tilewright.runtime.cpu import ABI_VERSION, CpuDevice
 from tilewright.runtime.executable import MAX_BINDINGS, Executable
@@ -108,20 +109,20 @@ def affine(blob, **changes) -> Program:
         outputs=("z", "o", "z", "x", "s", "w"),
         kernels={k.name: k for k in kernels},
         steps=(
-            Step(
+            LaunchStep(
                 "k0",
                 (Choice("scale", 0, None, ("x", "w", "t", B, N), writes=("t",)),),
                 B,
-                "first",
-                12 * B * N,
-                B * N,
+                loc="first",
+                traffic=12 * B * N,
+                operations=B * N,
             ),
-            Step(
+            LaunchStep(
                 "k1",
                 (Choice("accumulate", 0, 100, ("t", "s", "z", B, N), writes=("s", "z")),),
                 B,
             ),
-            Step("k2", (Choice("widen", 0, None, ("h", "o", 2 * B), writes=("o",)),)),
+            LaunchStep("k2", (Choice("widen", 0, None, ("h", "o", 2 * B), writes=("o",)),)),
         ),
         arena_bytes=64 * B + 4 * B * N,
         blobs={"tiny": blob},

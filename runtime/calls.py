@@ -1,0 +1,82 @@
+"""Calls of functions over arrays, and what they return held against what was declared."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.binding import ArgumentSpec, Binder
+from ..ir.errors import DimError, ShapeError
+from ..ir.program import Buffer, Program
+from ..ir.steps import Call, Collective
+from .communicator import Communicator
+from .host_functions import Function
+
+
+def called(
+    step: Call,
+    function: Function,
+    arrays: Sequence[np.ndarray],
+    outputs: Sequence[Buffer],
+    program: Program,
+    values: dict[str, int],
+) -> list[np.ndarray]:
+    """What the step's function makes of `arrays`; the sizes that it binds are put into `values`.
+
+    ShapeError for results of another number, dtype or rank than `outputs`; DimError for sizes that
+    differ from those declared.
+    """
+    try:
+        returned = function(*arrays)
+    except Exception as error:
+        error.add_note(f"in {step.function}, called by step {step.name} of {program.name}")
+        raise
+    results = _arrays(step, returned, outputs)
+    specs = [ArgumentSpec(b.name, b.type.shape) for b in outputs]
+    needed = {name: program.symbols[name] for name in (*values, *step.binds)}
+    known = {name: value for name, value in values.items() if name not in step.binds}
+    try:
+        values.update(Binder(specs, needed).bind([a.shape for a in results], known))
+    except DimError as error:
+        raise DimError(
+            f"{step.function} returned sizes that do not fit",
+            where=step.loc or step.name,
+            facts=error.facts,
+            fix="return arrays of the declared shapes",
+        ) from None
+    return results
+
+
+def _arrays(step: Call, returned: Any, outputs: Sequence[Buffer]) -> list[np.ndarray]:
+    results = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    if len(results) != len(outputs):
+        raise ShapeError(
+            f"{step.function} returned {len(results)} arrays, declared are {len(outputs)}",
+            where=step.loc or step.name,
+            fix="return an array for each declared result",
+        )
+    results = [np.asarray(result) for result in results]
+    wrong = [
+        f"result {i} is {array.dtype}{list(array.shape)}, declared {buffer.type}"
+        for i, (array, buffer) in enumerate(zip(results, outputs))
+        if array.dtype != buffer.type.dtype.numpy or array.ndim != buffer.type.rank
+    ]
+    if wrong:
+        raise ShapeError(
+            f"{step.function} returned arrays of another dtype or rank than declared",
+            where=step.loc or step.name,
+            facts="\n".join(wrong),
+            fix="return arrays of the declared types",
+        )
+    return results
+
+
+def communicated(step: Collective, group: Communicator, array: np.ndarray) -> np.ndarray:
+    """What the step's operation gives this process for its `array`."""
+    if step.operation == "all_reduce":
+        return group.all_reduce(array, step.reduction)
+    if step.operation == "reduce_scatter":
+        return group.reduce_scatter(array, step.reduction)
+    if step.operation == "broadcast":
+        return group.broadcast(array, step.root)
+    return group.all_gather(array)

@@ -1,0 +1,320 @@
+"""Runs the steps of a program that is not launches alone, one after the other, on any device.
+
+Launches that follow each other are bound together and run as one plan of the device, as in a
+program of nothing else. What depends on a size that a step binds is bound, and its memory
+allocated, when the size is there.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import prod
+
+import numpy as np
+
+from ..ir.dim import Dim
+from ..ir.errors import ArtifactError
+from ..ir.program import Buffer, Program
+from ..ir.steps import (
+    Call,
+    Collective,
+    Cond,
+    Copy,
+    HostCall,
+    LaunchStep,
+    LibraryCall,
+    Scan,
+    Step,
+    While,
+    walk,
+)
+from .binding import Dims, Launches
+from .calls import called, communicated
+from .communicator import Communicator, find_groups
+from .device import Device, Launch, Memory, Module, Place, Plan
+from .dlpack import CPU, View
+from .host_functions import find_functions, find_routines
+from .profile import StepProfile, of_launches
+
+MAX_PLANS = 64  # of one group of launches, for sizes that changed; the least recently used go first
+
+Run = Callable[["Frame"], None]
+
+
+@dataclass
+class Frame:
+    """One run: the sizes known so far, where buffers lie, and memory allocated on the way."""
+
+    values: dict[str, int]
+    addresses: np.ndarray  # uint64, one a buffer
+    late: dict[int, tuple[Memory, tuple[int, ...]]] = field(default_factory=dict)
+    profile: list[StepProfile] | None = None  # filled where one is wanted
+
+
+class Interpreter:
+    """The steps of one program, compiled for one device into functions of a frame."""
+
+    def __init__(
+        self,
+        program: Program,
+        module: Module,
+        device: Device,
+        communicators: Mapping[str, Communicator],
+    ):
+        self.program, self.device, self._module = program, device, module
+        self._index = {name: i for i, name in enumerate(program.buffers)}
+        steps = tuple(walk(program.steps))
+        calls = {kind: [s.function for s in steps if isinstance(s, kind)] for kind in _FIND}
+        self._functions = {kind: _FIND[kind](program.name, calls[kind]) for kind in _FIND}
+        groups = [s.group for s in steps if isinstance(s, Collective)]
+        self._groups = find_groups(program.name, groups, communicators)
+        self._run = self._compile(program.steps)
+
+    def plan(self, values: Mapping[str, int]) -> "StepPlan":
+        """The program at the sizes that are known when a run begins."""
+        return StepPlan(self._run, values)
+
+    # ---- compiling ---------------------------------------------------------------------------
+
+    def _compile(self, steps: Sequence[Step]) -> Run:
+        runs: list[Run] = []
+        for is_launch, group in groupby(steps, lambda step: isinstance(step, LaunchStep)):
+            if is_launch:
+                runs.append(self._launches(tuple(group)))  # type: ignore[arg-type]
+            else:
+                runs += [_KINDS[type(step)](self, step) for step in group]
+
+        def run(frame: Frame) -> None:
+            for each in runs:
+                each(frame)
+
+        return run
+
+    def _launches(self, steps: tuple[LaunchStep, ...]) -> Run:
+        launches = Launches(self.program, steps, self._index)
+        late = self._late(name for step in steps for name in step.writes)
+        dims = self._dims([*launches.dims, *(d for b in late for d in b.type.shape)])
+        launches.place(dims.place)
+        plans: OrderedDict[tuple[int, ...], tuple[tuple[Launch, ...], Plan]] = OrderedDict()
+
+        def run(frame: Frame) -> None:
+            key = tuple([frame.values[name] for name in dims.names])
+            if key not in plans:
+                bound = launches.bind(dims.numbers(frame.values), frame.values)
+                plans[key] = bound, self._module.plan(bound, len(self._index))
+                if len(plans) > MAX_PLANS:
+                    plans.popitem(last=False)
+            plans.move_to_end(key)
+            if late:
+                self._allocate(late, dims, frame)
+            bound, plan = plans[key]
+            if frame.profile is None:
+                plan.run(frame.addresses)
+            else:
+                frame.profile += of_launches(steps, bound, plan.profile(frame.addresses))
+
+        return run
+
+    def _copy(self, step: Copy) -> Run:
+        source, target = self._buffer(step.source), self._buffer(step.target)
+        late = self._late([step.target])
+        sizes = (source.type.nbytes, target.type.nbytes)
+        dims = self._dims([*step.dims, *sizes, *target.type.shape])
+        places = [
+            dims.place[d] for d in (step.source_offset, step.target_offset, step.nbytes, *sizes)
+        ]
+        at, to = self._index[step.source], self._index[step.target]
+
+        def run(frame: Frame) -> None:
+            if late:
+                self._allocate(late, dims, frame)
+            numbers = dims.numbers(frame.values)
+            begin, end, nbytes, has, room = (numbers[place] for place in places)
+            if min(begin, end, nbytes) < 0 or begin + nbytes > has or end + nbytes > room:
+                raise ArtifactError(
+                    f"step {step.name} copies what is outside its buffers",
+                    where=step.loc or step.name,
+                    facts=f"{nbytes} bytes from {begin} of {has} to {end} of {room}",
+                    fix="build the program again",
+                )
+            addresses = frame.addresses
+            self.device.copy(int(addresses[to]) + end, int(addresses[at]) + begin, nbytes)
+
+        return self._timed(step, run)
+
+    def _call(self, step: Call) -> Run:
+        function = self._functions[type(step)][step.function]
+        inputs, outputs = (
+            [self._buffer(n) for n in names] for names in (step.inputs, step.outputs)
+        )
+        dims = self._dims(d for b in inputs for d in b.type.shape)
+        own = isinstance(step, HostCall)  # a user's function may keep or change what it is given
+
+        def run(frame: Frame) -> None:
+            arrays = [self._host(buffer, dims, frame, copied=own) for buffer in inputs]
+            results = called(step, function, arrays, outputs, self.program, frame.values)
+            for buffer, array in zip(outputs, results):
+                self._store(buffer, array, frame)
+
+        return self._timed(step, run)
+
+    def _collective(self, step: Collective) -> Run:
+        source, target = self._buffer(step.source), self._buffer(step.target)
+        dims = self._dims((*source.type.shape, *target.type.shape))
+        group = self._groups[step.group]
+
+        def run(frame: Frame) -> None:
+            result = communicated(step, group, self._host(source, dims, frame))
+            numbers = dims.numbers(frame.values)
+            shape = tuple(numbers[dims.place[d]] for d in target.type.shape)
+            if result.shape != shape:
+                raise ArtifactError(
+                    f"step {step.name} does not fit the group {step.group}",
+                    where=step.loc or step.name,
+                    facts=f"{step.operation} over {group.size} processes gives"
+                    f" {list(result.shape)}, {step.target} is {list(shape)}",
+                    fix="run it in a group of the size that it was built for",
+                )
+            self._store(target, result, frame)
+
+        return self._timed(step, run)
+
+    def _cond(self, step: Cond) -> Run:
+        then, otherwise = self._compile(step.then), self._compile(step.otherwise)
+
+        def run(frame: Frame) -> None:
+            (then if self._is_true(step.predicate, frame) else otherwise)(frame)
+
+        return run
+
+    def _while(self, step: While) -> Run:
+        test, body = self._compile(step.test), self._compile(step.body)
+
+        def run(frame: Frame) -> None:
+            test(frame)
+            while self._is_true(step.predicate, frame):
+                body(frame)
+                test(frame)
+
+        return run
+
+    def _scan(self, step: Scan) -> Run:
+        body, dims = self._compile(step.body), self._dims([step.count])
+
+        def run(frame: Frame) -> None:
+            for i in range(dims.numbers(frame.values)[0]):
+                frame.values[step.index] = i
+                body(frame)
+
+        return run
+
+    # ---- what steps share --------------------------------------------------------------------
+
+    def _dims(self, dims: Iterable[Dim]) -> Dims:
+        return Dims(self.program, dims)
+
+    def _buffer(self, name: str) -> Buffer:
+        return self.program.buffers[name]
+
+    def _late(self, names: Iterable[str]) -> list[Buffer]:
+        late = self.program.late_buffers
+        return [self._buffer(name) for name in dict.fromkeys(names) if name in late]
+
+    def _timed(self, step: Step, run: Run) -> Run:
+        kind, what = type(step).__name__, getattr(step, "function", step.name)
+        dims = self._dims((step.traffic, step.operations))
+
+        def timed(frame: Frame) -> None:
+            if frame.profile is None:
+                run(frame)
+                return
+            self.device.synchronize()
+            start = time.perf_counter()
+            run(frame)
+            self.device.synchronize()
+            took = time.perf_counter() - start
+            numbers = dims.numbers(frame.values)
+            costs = (numbers[dims.place[step.traffic]], numbers[dims.place[step.operations]])
+            frame.profile.append(StepProfile(step.name, what, kind, step.loc, took, *costs))
+
+        return timed
+
+    def _allocate(self, buffers: Iterable[Buffer], dims: Dims, frame: Frame) -> None:
+        """Memory for late buffers, unless they have it at this size already."""
+        numbers = dims.numbers(frame.values)
+        for buffer in buffers:
+            self._place(buffer, tuple(numbers[dims.place[d]] for d in buffer.type.shape), frame)
+
+    def _place(self, buffer: Buffer, shape: tuple[int, ...], frame: Frame) -> None:
+        at = self._index[buffer.name]
+        if at not in frame.late or frame.late[at][1] != shape:
+            nbytes = prod(shape) * buffer.type.dtype.nbytes
+            memory = self.device.allocate(nbytes, f"{buffer.role} {buffer.name}")
+            frame.late[at] = memory, shape
+            frame.addresses[at] = memory.address
+
+    def _host(
+        self, buffer: Buffer, dims: Dims, frame: Frame, *, copied: bool = False
+    ) -> np.ndarray:
+        """A buffer's content as an array that is not to be changed, or a copy."""
+        numbers = dims.numbers(frame.values)
+        shape = tuple(numbers[dims.place[d]] for d in buffer.type.shape)
+        address = int(frame.addresses[self._index[buffer.name]])
+        if self.device.dlpack_device == CPU and not copied:
+            array = View(address, shape, None, buffer.type.dtype, CPU, None).numpy()
+            array.flags.writeable = False
+            return array
+        array = np.empty(shape, buffer.type.dtype.numpy)
+        self.device.download(Place(address, array.nbytes), array)
+        return array
+
+    def _store(self, buffer: Buffer, array: np.ndarray, frame: Frame) -> None:
+        if buffer.name in self.program.late_buffers:
+            self._place(buffer, array.shape, frame)
+        address = int(frame.addresses[self._index[buffer.name]])
+        self.device.upload(Place(address, array.nbytes), np.ascontiguousarray(array))
+
+    def _is_true(self, name: str, frame: Frame) -> bool:
+        flag = np.zeros(1, np.bool_)
+        address = int(frame.addresses[self._index[name]])
+        self.device.download(Place(address, 1), flag)
+        return bool(flag[0])
+
+
+class StepPlan:
+    """A program of any steps at the sizes known beforehand: a Plan (runtime/device.py)."""
+
+    def __init__(self, run: Run, values: Mapping[str, int]):
+        self._run, self._values = run, values
+        # of the last run: memory and shape of buffers whose sizes steps bound, by their index
+        self.late: dict[int, tuple[Memory, tuple[int, ...]]] = {}
+
+    def run(self, addresses: np.ndarray) -> None:
+        """Run all steps. Errors of functions that it calls pass through."""
+        frame = Frame(dict(self._values), addresses.copy())
+        self._run(frame)
+        self.late = frame.late
+
+    def profile(self, addresses: np.ndarray) -> list[StepProfile]:
+        """Run all steps, timing each. -> in the order in which they ran, repeated ones too."""
+        frame = Frame(dict(self._values), addresses.copy(), profile=[])
+        self._run(frame)
+        self.late = frame.late
+        return frame.profile or []
+
+    def capture(self, addresses: np.ndarray) -> None:
+        """There is nothing to capture: which steps run, only the run itself says."""
+
+
+_FIND = {HostCall: find_functions, LibraryCall: find_routines}
+_KINDS: dict[type[Step], Callable[[Interpreter, Step], Run]] = {
+    Copy: Interpreter._copy,  # type: ignore[dict-item]
+    HostCall: Interpreter._call,  # type: ignore[dict-item]
+    LibraryCall: Interpreter._call,  # type: ignore[dict-item]
+    Collective: Interpreter._collective,  # type: ignore[dict-item]
+    Cond: Interpreter._cond,  # type: ignore[dict-item]
+    While: Interpreter._while,  # type: ignore[dict-item]
+    Scan: Interpreter._scan,  # type: ignore[dict-item]
+}

@@ -1,0 +1,348 @@
+"""Steps of every kind, run on the CPU in programs written by hand."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilewright.ir.dim import Symbol, symbol, symbols_of
+from tilewright.ir.errors import ArtifactError, DeviceError, DimError, ShapeError
+from tilewright.ir.program import Buffer, Kernel, Program
+from tilewright.ir.steps import (
+    Choice,
+    Collective,
+    Cond,
+    Copy,
+    HostCall,
+    LaunchStep,
+    LibraryCall,
+    Scan,
+    While,
+    late_symbols,
+)
+from tilewright.ir.types import TensorType, bool_, f32, i64
+from tilewright.runtime.communicator import Single
+from tilewright.runtime.cpu import ABI_VERSION, CpuDevice
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.host_functions import register_function
+from tilewright.runtime.prepared import Prepared
+from tilewright.runtime.program_json import program_from_json, program_to_json
+
+SOURCE = r"""
+#include <stdint.h>
+#include <string.h>
+struct Step { int32_t kernel, reserved; void* const* p; const int64_t* d; };
+static void add(void* const* p, const int64_t* d) {
+    for (int64_t i = 0; i < d[0]; ++i)
+        ((float*)p[2])[i] = ((const float*)p[0])[i] + ((const float*)p[1])[i];
+}
+static void less(void* const* p, const int64_t* d) {
+    *(bool*)p[2] = *(const float*)p[0] < *(const float*)p[1];
+}
+static void ends(void* const* p, const int64_t* d) {
+    for (int64_t i = 0; i < d[0]; ++i) ((int64_t*)p[1])[i] = ((const int64_t*)p[0])[i] + d[0];
+}
+static const char* names[] = {"add", "less", "ends"};
+extern "C" {
+int32_t tw_abi_version(void) { return VERSION; }
+int32_t tw_kernel_index(const char* n) {
+    for (int i = 0; i < 3; ++i) if (!strcmp(n, names[i])) return i;
+    return -1;
+}
+int64_t tw_scratch_bytes(const Step*, int64_t, int32_t) { return 0; }
+void tw_close(void) {}
+int32_t tw_run(const Step* s, int64_t n, int32_t threads, int64_t* ns) {
+    for (int64_t i = 0; i < n; ++i) {
+        (s[i].kernel == 0 ? add : s[i].kernel == 1 ? less : ends)(s[i].p, s[i].d);
+        if (ns) ns[i] = 1000;
+    }
+    return 0;
+}
+}
+"""
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
+N, U, I = symbol("n"), symbol("u"), symbol("i")
+SYMBOLS = {"n": Symbol("n", 0, 100), "u": Symbol("u", 0), "i": Symbol("i", 0)}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("library")
+    source, made = folder / "steps.cpp", folder / "steps.so"
+    source.write_text(SOURCE)
+    flags = ["-O1", "-shared", "-fPIC", f"-DVERSION={ABI_VERSION}"]
+    subprocess.run(["g++", *flags, "-o", made, source], check=True)
+    return made.read_bytes()
+
+
+def make(library, buffers, steps, *, inputs="x", outputs="y", arena=1 << 16) -> Program:
+    """buffers: name -> (shape, dtype, role or offset)."""
+    made = {
+        name: Buffer(name, TensorType(shape, dtype), "temp", place)
+        if not isinstance(place, str)
+        else Buffer(name, TensorType(shape, dtype), place)
+        for name, (shape, dtype, place) in buffers.items()
+    }
+    kernels = {n: Kernel(n, "cpp", n, "", "lib", "pointwise") for n in ("add", "less", "ends")}
+    names = tuple(inputs.split()), tuple(outputs.split())
+    blobs = {"lib": library}
+    used = late_symbols(steps).union(*(symbols_of(d) for b in made.values() for d in b.type.shape))
+    symbols = {name: s for name, s in SYMBOLS.items() if name in used}
+    return Program("p", "cpu", symbols, made, *names, kernels, tuple(steps), arena, blobs)
+
+
+def executable(program: Program, **options) -> Executable:
+    """Through JSON and back, as an artifact has it."""
+    data = json.loads(json.dumps(program_to_json(program)))
+    read = program_from_json(data, program.blobs, lambda name: "")
+    assert read.steps == program.steps
+    return Executable(read, {}, CpuDevice(), **options)
+
+
+def launch(kernel, *args, writes):
+    return LaunchStep(f"{kernel} {writes}", (Choice(kernel, 0, None, args, writes=(writes,)),))
+
+
+def floats(*values):
+    return np.array(values, np.float32)
+
+
+def test_copy_between_offsets(library):
+    steps = [
+        Copy("first", "x", "y", 8, source_offset=4 * N - 8),
+        Copy("rest", "x", "y", 4 * N - 8, target_offset=8),
+    ]
+    program = make(library, {"x": ((N,), f32, "input"), "y": ((N,), f32, "output")}, steps)
+    exe = executable(program)
+    np.testing.assert_array_equal(exe(floats(1, 2, 3, 4, 5))[0].numpy(), [4, 5, 1, 2, 3])
+    with pytest.raises(ArtifactError, match=r"copies what is outside(.|\n)*8 bytes from -4 of 4"):
+        exe(floats(1))
+
+
+def test_a_host_call_gets_and_returns_arrays(library):
+    seen = []
+
+    def double(x):
+        seen.append(x)
+        x[:] *= 2  # its own copy
+        return x
+
+    register_function("test.double", double)
+    steps = [HostCall("call", "test.double", ("x",), ("y",))]
+    program = make(library, {"x": ((N,), f32, "input"), "y": ((N,), f32, "output")}, steps)
+    exe, x = executable(program), floats(1, 2, 3)
+    np.testing.assert_array_equal(exe(x)[0].numpy(), [2, 4, 6])
+    np.testing.assert_array_equal(x, [1, 2, 3])
+    assert seen[0].flags.writeable
+    prepared = Prepared(exe, [(2,)])
+    prepared.run({"x": floats(5, 6)})
+    np.testing.assert_array_equal(prepared.output(0), [10, 12])
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "says"),
+    [
+        (lambda x: (x, x), ShapeError, "returned 2 arrays, declared are 1"),
+        (
+            lambda x: x.astype(np.float64),
+            ShapeError,
+            r"result 0 is float64\[3\], declared f32\[n\]",
+        ),
+        (lambda x: x[None], ShapeError, r"result 0 is float32\[1, 3\]"),
+        (lambda x: x[:2], DimError, r"y axis 0 is 2, must be 3 \(n\)"),
+        (lambda x: x[7], IndexError, "out of bounds"),
+    ],
+)
+def test_what_a_host_call_returns_is_checked(library, function, error, says):
+    register_function("test.wrong", function)
+    steps = [HostCall("call", "test.wrong", ("x",), ("y",))]
+    program = make(library, {"x": ((N,), f32, "input"), "y": ((N,), f32, "output")}, steps)
+    with pytest.raises(error, match=says):
+        executable(program)(floats(1, 2, 3))
+
+
+def test_functions_and_routines_must_be_there(library):
+    buffers = {"x": ((N,), f32, "input"), "y": ((N,), f32, "output")}
+    calls = [HostCall("a", "test.gone", ("x",), ("y",)), HostCall("b", "more", ("x",), ("y",))]
+    with pytest.raises(DeviceError, match=r"calls 2 functions(.|\n)*test.gone\n.*more"):
+        executable(make(library, buffers, calls))
+    with pytest.raises(DeviceError, match=r"library routines(.|\n)*blas.gone"):
+        executable(make(library, buffers, [LibraryCall("a", "blas.gone", ("x",), ("y",))]))
+
+
+def nonzero_program(library):
+    """y = nonzero(x) + count: memory for y and what it is made of is there once the count is."""
+    buffers = {
+        "x": ((N,), f32, "input"),
+        "at": ((U, 1), i64, None),
+        "y": ((U,), i64, "output"),
+    }
+    steps = [
+        LibraryCall("find", "numpy.nonzero", ("x",), ("at",), ("u",)),
+        launch("ends", "at", "y", U, writes="y"),
+    ]
+    return make(library, buffers, steps, outputs="y y")
+
+
+def test_a_step_binds_a_size(library, rng):
+    exe = executable(nonzero_program(library))
+    for count in (7, 0, 100, 7):
+        x = np.zeros(100, np.float32)
+        where = np.sort(rng.choice(100, count, replace=False))
+        x[where] = 1
+        y, again = exe(x)
+        np.testing.assert_array_equal(y.numpy(), where + count)
+        assert y.shape == (count,)
+        np.testing.assert_array_equal(again.numpy(), y.numpy())
+    for use in (
+        lambda: exe(x, out=[y, y]),
+        lambda: exe.output_types([(100,)]),
+        lambda: Prepared(exe, [(100,)]),
+    ):
+        with pytest.raises(DimError, match="only a run says how large y, y is"):
+            use()
+    narrow = replace(exe.program, symbols={**exe.program.symbols, "u": Symbol("u", 0, 3)})
+    with pytest.raises(DimError, match=r"dim u \(at axis 0\) is 7, its range is \[0, 3\]"):
+        executable(narrow)(x)
+
+
+def cond_program(library):
+    """y = x + x where p, else x."""
+    buffers = {"p": ((), bool_, "input"), "x": ((N,), f32, "input"), "y": ((N,), f32, "output")}
+    then = (launch("add", "x", "x", "y", N, writes="y"),)
+    otherwise = (Copy("keep", "x", "y", 4 * N),)
+    return make(library, buffers, [Cond("if", "p", then, otherwise)], inputs="p x")
+
+
+def test_cond_runs_one_of_two(library):
+    exe, x = executable(cond_program(library)), floats(1, 2, 3)
+    np.testing.assert_array_equal(exe(np.array(True), x)[0].numpy(), 2 * x)
+    np.testing.assert_array_equal(exe(np.array(False), x)[0].numpy(), x)
+
+
+def while_program(library):
+    """y = x; while y < limit: y = y + y."""
+    buffers = {
+        "x": ((), f32, "input"),
+        "limit": ((), f32, "input"),
+        "go": ((), bool_, 0),
+        "twice": ((), f32, 64),
+        "y": ((), f32, "output"),
+    }
+    test = (launch("less", "y", "limit", "go", writes="go"),)
+    body = (launch("add", "y", "y", "twice", 1, writes="twice"), Copy("next", "twice", "y", 4))
+    steps = [Copy("begin", "x", "y", 4), While("loop", "go", test, body)]
+    return make(library, buffers, steps, inputs="x limit")
+
+
+def test_while_runs_until_its_test_says_no(library):
+    exe = executable(while_program(library))
+    for x, limit, expected in [(1, 100, 128), (3, 3, 3), (3, 4, 6)]:
+        assert exe(np.array(x, np.float32), np.array(limit, np.float32))[0].numpy() == expected
+
+
+def scan_program(library):
+    """y = cumsum(x, axis 0) of x [n, 2], last = y[-1]."""
+    buffers = {
+        "x": ((N, 2), f32, "input"),
+        "row": ((2,), f32, 0),
+        "sum": ((2,), f32, 64),
+        "last": ((2,), f32, "output"),
+        "y": ((N, 2), f32, "output"),
+    }
+    body = (
+        Copy("slice", "x", "row", 8, source_offset=8 * I),
+        launch("add", "last", "row", "sum", 2, writes="sum"),
+        Copy("carry", "sum", "last", 8),
+        Copy("stack", "sum", "y", 8, target_offset=8 * I),
+    )
+    zero = Copy("begin", "zeros", "last", 8)
+    steps = [zero, Scan("loop", "i", N, body)]
+    buffers["zeros"] = ((2,), f32, "input")
+    return make(library, buffers, steps, inputs="zeros x", outputs="last y")
+
+
+def test_scan_carries_and_stacks(library, rng):
+    exe = executable(scan_program(library))
+    for n in (0, 1, 5):
+        x = rng.integers(0, 9, (n, 2)).astype(np.float32)
+        last, y = exe(np.zeros(2, np.float32), x)
+        np.testing.assert_array_equal(y.numpy(), np.cumsum(x, 0))
+        np.testing.assert_array_equal(last.numpy(), x.sum(0))
+
+
+def test_profile_adds_up_what_repeats(library):
+    exe = executable(scan_program(library))
+    profile = exe.profile(np.zeros(2, np.float32), np.ones((5, 2), np.float32), repeats=3)
+    names = [step.name for step in profile.steps]
+    assert names == ["begin", "slice", "add sum", "carry", "stack"]
+    assert round(profile.steps[2].seconds * 1e6) == 5  # of the library: 1 us each
+    assert {step.template for step in profile.steps} == {"Copy", "pointwise"}
+
+
+def test_a_group_of_one(library):
+    buffers = {"x": ((N,), f32, "input"), "y": ((N,), f32, "output")}
+    for operation in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+        program = make(library, buffers, [Collective("all", operation, "tp", "x", "y")])
+        exe = executable(program, communicators={"tp": Single()})
+        np.testing.assert_array_equal(exe(floats(1, 2))[0].numpy(), [1, 2])
+    with pytest.raises(DeviceError, match=r"1 groups of processes(.|\n)*tp"):
+        executable(program)
+
+
+@pytest.mark.parametrize(
+    ("make_program", "change", "says"),
+    [
+        (cond_program, lambda s: [replace(s[0], otherwise=())], "output y is written by no step"),
+        (cond_program, lambda s: [replace(s[0], predicate="x")], r"asks x, which is f32\[n\]"),
+        (cond_program, lambda s: [replace(s[0], predicate="q")], "asks q, and there is no such"),
+        (while_program, lambda s: [replace(s[1], test=()), s[0]], "reads y, which no step before"),
+        (while_program, lambda s: [s[0], replace(s[1], test=())], "asks go, which its test does"),
+        (
+            scan_program,
+            lambda s: [s[0], replace(s[1], body=s[1].body[1:])],
+            "reads row, which no step before it writes",
+        ),
+        (
+            scan_program,
+            lambda s: [s[0], s[1].body[0], s[1]],
+            "needs dim i, which no step before it binds",
+        ),
+        (scan_program, lambda s: [s[0], s[1], s[1]], "dim i is bound by two steps"),
+        (scan_program, lambda s: [s[0], replace(s[1], index="k")], "counter k is not declared"),
+        (nonzero_program, lambda s: [s[1], s[0]], "needs dim u, which no step before it binds"),
+        (nonzero_program, lambda s: [replace(s[0], bound=("v",))], "binds v, which is not decl"),
+        (
+            nonzero_program,
+            lambda s: [replace(s[0], bound=())],
+            "temporary buffer at has no offset in the arena",
+        ),
+    ],
+)
+def test_programs_that_are_not_whole_are_refused(library, make_program, change, says):
+    program = make_program(library)
+    with pytest.raises(ArtifactError, match=says):
+        executable(replace(program, steps=tuple(change(program.steps))))
+
+
+@pytest.mark.parametrize(("place", "fits"), [(64, True), (128, False)])
+def test_what_a_loop_carries_is_kept_apart(library, place, fits):
+    """Memory of one iteration may be used again in it; that of a carried value may not."""
+    program = while_program(library)
+    moved = {**program.buffers}
+    carry = Buffer("y", moved["y"].type, "temp", 128)
+    out = Buffer("out", moved["y"].type, "output")
+    twice = Buffer("twice", moved["twice"].type, "temp", place)
+    moved |= {"y": carry, "out": out, "twice": twice}
+    steps = (*program.steps, Copy("end", "y", "out", 4))
+    program = replace(program, buffers=moved, outputs=("out",), steps=steps)
+    exe = executable(program)
+    if fits:
+        assert exe(np.array(1, np.float32), np.array(5, np.float32))[0].numpy() == 8
+    else:
+        with pytest.raises(ArtifactError, match="in use at the same time"):
+            exe(np.array(1, np.float32), np.array(5, np.float32))
