@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "compile": "api.module",
     "load": "api.driver",
-    "LLM": "api.driver",
+    "LLM": "api.language_model",
     "SamplingParams": "runtime.engine.sampling",
     **dict.fromkeys(
         [
@@ -42,7 +42,8 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]  # resolved by __getattr__
 
 if TYPE_CHECKING:
-    from .api.driver import LLM, load
+    from .api.driver import load
+    from .api.language_model import LLM
     from .api.module import compile
     from .ir.errors import (
         ArtifactError,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -119,17 +118,3 @@ def changed_axes(arguments: Mapping[str, Any], seen: Sequence[Shapes]) -> dict[s
         return dict.fromkeys(axes, torch.export.Dim.AUTO) or None
 
     return pytree.tree_map_with_path(spec, dict(arguments))
-
-
-def write_back(argument: Any, output: Any) -> None:
-    """An argument that the module writes into, with what it holds afterwards."""
-    if isinstance(argument, torch.Tensor):
-        argument.detach().copy_(torch.from_dlpack(output))
-    elif isinstance(argument, np.ndarray):
-        np.copyto(argument, output.numpy())
-    else:
-        raise UnsupportedModel(
-            "the module writes into one of its arguments",
-            facts=f"it is a {type(argument).__name__}, which may not be written",
-            fix="pass a tensor or a NumPy array",
-        )

@@ -1,13 +1,14 @@
-"""CompiledModule: the programs that were made of one module, and which of them a call runs."""
+"""CompiledModule: makes programs of one torch module, as its calls or its user ask for them."""
 
 import inspect
-import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -19,14 +20,15 @@ from ..ir.errors import (
     OptionError,
     ShapeError,
     TilewrightError,
-    UnsupportedModel,
     UnsupportedOp,
 )
-from ..ir.fork_lock import ForkLock
-from ..ir.program import Program
+from ..ir.signature import parameters_of
+from ..ir.target import Target
 from ..ir.types import DTYPES
 from ..passes import Report
 from ..passes.pipelines import dense
+from ..runtime.array import Array
+from ..runtime.artifact import save_artifact
 from ..runtime.device import Device
 from ..runtime.executable import Executable
 from .arguments import (
@@ -36,135 +38,99 @@ from .arguments import (
     described,
     example,
     is_plain,
-    plain,
     shapes_of,
-    write_back,
 )
-from .compiler import Compiled, compile_graph, open_device, resolve_target
+from .callable_module import CallableModule, Variant, torch_of
+from .compiler import Compiled, compile_graph
+from .machine import open_device, resolve_target
+from .module_artifact import module_artifact
 from .snapshot import Snapshot
 
 MAX_VARIANTS = 8  # programs of one module that are kept
 
 
-@dataclass(eq=False)
-class Variant:
-    """The module compiled for one set of dynamic axes and constants."""
+@dataclass(eq=False, kw_only=True)
+class CompiledVariant(Variant):
+    """A program with what it was made of."""
 
-    imported: Imported
     compiled: Compiled
-    executable: Executable | None  # None where the target's device is not here
-    used: int  # when it last ran, by the module's count
+    states: Mapping[str, np.ndarray]  # first values of buffers that the module writes
 
 
-class CompiledModule:
+class CompiledModule(CallableModule):
     """Runs the module's generated kernels; made by `compile`. Threads may share one."""
 
     def __init__(self, module: Any, dynamic_shapes: Any, target: str, options: Mapping[str, Any]):
+        super().__init__(type(module).__name__, inspect.signature(module.forward))
         self._module: Any = module  # until there is a snapshot of it
-        self._name = type(module).__name__
-        self._signature = inspect.signature(module.forward)
         self._snapshot: Snapshot | None = None
         self._declared = dynamic_shapes
         self._options = dict(options)
         self.target = resolve_target(target)
         self._device: Device | None = None
-        self._lock = ForkLock()
         self._seen: list[dict[str, tuple[int, ...]]] = []  # shapes of inputs, for each variant made
-        self._current: Variant | None = None  # whose states are those of the last call
-        self._ticks = itertools.count()
-        self._is_closed = self._has_warned = False
-        self.variants: list[Variant] = []
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns for these arguments: torch tensors when given torch tensors."""
-        self._check_open()
-        if self._device is None:
-            # before minutes of compiling, not after
-            self._device = open_device(self.target)
-        check_modes()
-        arguments = self._bind(args, kwargs)
-        args, kwargs = arguments.args, arguments.kwargs
-        made = 0
-        while True:
-            variants = list(self.variants)
-            failure: TilewrightError | None = None  # of the oldest: the one for all declared sizes
-            for variant in reversed(variants):
-                try:
-                    inputs = variant.imported.signature.flatten(args, kwargs)
-                except ShapeError as error:  # another structure, or another constant
-                    failure = error
-                    continue
-                if not all(map(is_plain, inputs.values())):
-                    break
-                try:
-                    return self._run(variant, inputs)
-                except DimError as error:
-                    failure = error
-            check_tensors(arguments.arguments)
-            with self._lock:
-                if self.variants != variants:
-                    continue  # another thread has made one
-                self._specialize(arguments, made, failure)
-                made += 1
-
-    def __repr__(self) -> str:
-        state = "closed" if self._is_closed else f"{len(self.variants)} programs"
-        return f"CompiledModule({self._name} for {self.target.name}, {state})"
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise UnsupportedModel(
-            "a compiled module cannot be copied or pickled",
-            where=repr(self),
-            facts="its kernels and weights are loaded into this process",
-            fix="threads may share it; else copy or send the module, and compile that",
-        )
-
-    def __enter__(self) -> "CompiledModule":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+        self._has_warned = False
 
     def close(self) -> None:
         """Give back memory and libraries, once running calls are done. Later calls raise."""
+        super().close()
         with self._lock:
-            self._is_closed = True
-            self.variants, self._current = [], None
             self._module = self._snapshot = self._device = None
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise OptionError("the compiled module was closed", fix="compile the module again")
-
-    @property
-    def program(self) -> Program:
-        """The newest program. Compiles nothing: raises when there is none yet."""
-        return self._newest().compiled.program
 
     @property
     def report(self) -> Report:
         """What the passes did for the newest program."""
         return self._newest().compiled.report
 
-    def _newest(self) -> Variant:
-        self._check_open()
-        if not self.variants:
-            raise OptionError(
-                "nothing is compiled yet", fix="call it once, or pass example_inputs to compile()"
-            )
-        return self.variants[-1]
+    def save(self, path: str | Path) -> Path:
+        """Write an artifact with the programs made so far. -> its path.
 
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-        """Arguments as the module's signature has them: by position wherever that can be."""
-        try:
-            return self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise ShapeError(
-                "the arguments do not fit the module's forward method",
-                where=f"{self._name}.forward{self._signature}",
-                facts=str(error),
-                fix="call it as you would call the module",
-            ) from None
+        What `tilewright.load(path)` gives is called like the module, in a process that needs no
+        torch; a call that would need another program is refused there. Weights are stored once,
+        buffers that the module writes with their values now. A path that ends in .zip becomes one
+        file. Raises UnsupportedModel where the module takes or returns what plain data cannot hold.
+        """
+        with self._lock:
+            self._newest()
+            if any(variant.executable is None for variant in self.variants):
+                self._check_unchanged("their values are read when it is saved")
+            states = self._current or self.variants[-1]
+            artifact = module_artifact(
+                self._name, parameters_of(self._signature), self.variants, states
+            )
+            return save_artifact(path, artifact)
+
+    # ---- calls -----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._device is None:
+            # before minutes of compiling, not after
+            self._device = open_device(self.target)
+        check_modes()
+
+    def _check_inputs(self, inputs: Mapping[str, Any], arguments: inspect.BoundArguments) -> None:
+        if not all(map(is_plain, inputs.values())):
+            check_tensors(arguments.arguments)
+
+    def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
+        if inputs and torch_of(inputs.values()) is None:
+            return [output.numpy() for output in outputs]
+        return [torch.from_dlpack(output) for output in outputs]
+
+    def _make(
+        self,
+        arguments: inspect.BoundArguments,
+        variants: list[Any],
+        failures: list[TilewrightError],
+        made: int,
+    ) -> int:
+        check_tensors(arguments.arguments)
+        with self._lock:
+            if self.variants != variants:
+                return 0  # another thread has made one
+            # of the oldest: the one for all declared sizes
+            self._specialize(arguments, made, failures[-1] if failures else None)
+            return 1
 
     # ---- making programs -------------------------------------------------------------------
 
@@ -204,26 +170,19 @@ class CompiledModule:
                 raise failure
             dynamic = changed_axes(arguments.arguments, [*self._seen, shapes])
             imported = self._import(arguments, args, kwargs, None if made else dynamic)
-        narrow = self._options.get("weights_dtype")
-        pipeline = dense(None if narrow is None else DTYPES[narrow])
-        compiled = compile_graph(imported.graph, imported.weights, pipeline, self.target)
-        executable = None
-        if self._device is not None:
-            executable = Executable(
-                compiled.program,
-                compiled.weights,
-                self._device,
-                states=imported.states,
-                borrow_weights=False,
-            )
+        variant = make_variant(imported, self.target, self._options, self._device)
+        variant.used = next(self._ticks)
         self._seen.append(shapes)
         self._make_room(arguments)
-        self.variants.append(Variant(imported, compiled, executable, next(self._ticks)))
+        self.variants.append(variant)
 
     def _kept(self) -> Snapshot:
         if self._snapshot is None:
             self._snapshot, self._module = Snapshot(self._module), None
         return self._snapshot
+
+    def _check_unchanged(self, why: str) -> None:
+        self._kept().check_unchanged({name for v in self.variants for name in v.states}, why)
 
     def _import(
         self,
@@ -235,7 +194,7 @@ class CompiledModule:
     ) -> Imported:
         kept = self._kept()
         if self.variants:
-            kept.check_unchanged({name for v in self.variants for name in v.imported.states})
+            self._check_unchanged("these inputs need another program")
         try:
             return import_module(
                 kept.module, args, kwargs, dynamic_shapes=dynamic, fix_empty=fix_empty
@@ -279,35 +238,30 @@ class CompiledModule:
                 stacklevel=4,
             )
 
-    # ---- running ---------------------------------------------------------------------------
 
-    def _run(self, variant: Variant, inputs: Mapping[str, Any]) -> Any:
-        executable = variant.executable
-        assert executable is not None, "a call opens the device before it compiles"
-        variant.used = next(self._ticks)
-        wants_torch = not inputs or any(isinstance(x, torch.Tensor) for x in inputs.values())
-        arrays = [plain(inputs[name]) for name in variant.compiled.program.inputs]
-        if executable.program.states:
-            with self._lock:
-                self._move_states(variant, executable)
-                outputs = executable(*arrays)
-        else:
-            outputs = executable(*arrays)
-        signature = variant.imported.signature
-        for name, index in signature.written:
-            write_back(inputs[name], outputs[index])
-        return signature.restore(
-            [torch.from_dlpack(o) if wants_torch else o.numpy() for o in outputs]
+def make_variant(
+    imported: Imported, target: Target, options: Mapping[str, Any], device: Device | None
+) -> CompiledVariant:
+    """Compile an imported module, and place it on `device` where that is here."""
+    narrow = options.get("weights_dtype")
+    pipeline = dense(None if narrow is None else DTYPES[narrow])
+    compiled = compile_graph(imported.graph, imported.weights, pipeline, target)
+    executable = None
+    if device is not None:
+        executable = Executable(
+            compiled.program,
+            compiled.weights,
+            device,
+            states=imported.states,
+            borrow_weights=False,
         )
-
-    def _move_states(self, variant: Variant, executable: Executable) -> None:
-        """States as the last call left them, whichever variant that was."""
-        if self._current is not None and self._current is not variant:
-            before = self._current.executable
-            assert before is not None, "it has run"
-            for name, state in executable.states.items():
-                executable.device.copy(state.address, before.states[name].address, state.nbytes)
-        self._current = variant
+    return CompiledVariant(
+        program=compiled.program,
+        signature=imported.signature,
+        executable=executable,
+        compiled=compiled,
+        states=imported.states,
+    )
 
 
 def _shown(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -8,12 +8,12 @@ import numpy as np
 from .. import passes
 from ..codegen.build import build
 from ..ir import switches
-from ..ir.errors import DeviceError, OptionError, PassError
+from ..ir.errors import PassError
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..ir.steps import HostCall, walk
-from ..ir.target import Target, cpu, get_target
+from ..ir.target import Target
 from ..passes import Pass, Report
 from .counted import counted
 from .prepared import PreparedWeights
@@ -67,17 +67,6 @@ def _check_finished(pipeline: Sequence[Pass]) -> None:
         )
 
 
-def resolve_target(name: str | Target) -> Target:
-    """The target called `name`; "auto" is the GPU when there is one, else this CPU."""
-    if isinstance(name, Target):
-        return name
-    if name == "auto":
-        from .machine import gpu_target
-
-        name = gpu_target() or "cpu"
-    return cpu() if name == "cpu" else get_target(name)
-
-
 def require_tools(target: Target) -> None:
     """BuildError when what builds kernels for `target` is missing: now, and not after capturing."""
     if target.is_gpu:
@@ -88,39 +77,3 @@ def require_tools(target: Target) -> None:
         from ..codegen.cpp.compile import find_compiler
 
         find_compiler()
-
-
-def open_device(target: Target):
-    """The device that runs programs of `target` on this machine. DeviceError when there is none."""
-    if target.kind not in _DEVICES:
-        raise OptionError(
-            f"programs for {target.name} can be built here, not run",
-            facts=f"it is a {target.kind} device, and we have {', '.join(_DEVICES)}",
-            fix="save the artifact and load it where the device is",
-        )
-    return _DEVICES[target.kind](target)
-
-
-def _open_cuda(target: Target):
-    from .machine import nvidia_gpus
-
-    gpus = nvidia_gpus()
-    if not gpus.found:
-        raise DeviceError(
-            f"a program for {target.name} needs an NVIDIA GPU, and there is none here",
-            facts=gpus.why_none or "",
-            fix="use target='cpu', or build an artifact here with `tilewright compile` and run"
-            " it where the GPU is",
-        )
-    from ..runtime.cuda import CudaDevice
-
-    return CudaDevice()
-
-
-def _open_cpu(target: Target):
-    from ..runtime.cpu import CpuDevice
-
-    return CpuDevice()
-
-
-_DEVICES = {"cpu": _open_cpu, "cuda": _open_cuda}

@@ -1,4 +1,4 @@
-"""What an artifact of a language model says of it: the form of facts.json, checked before use."""
+"""What an artifact says of its model: the form of facts.json, checked before use."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,6 +33,11 @@ FORM = {
     "passes": [_PASS],
     "notes": [str],
 }
+MODULE_FORM = {
+    "module": str,
+    "libraries": {str: (str, type(None))},
+    "programs": [{"passes": [_PASS], "fallback_ops": int}],
+}
 
 
 def is_language_model(facts: Mapping[str, Any]) -> bool:
@@ -40,10 +45,10 @@ def is_language_model(facts: Mapping[str, Any]) -> bool:
     return "context_len" in facts or "architecture" in facts
 
 
-def check_facts(facts: Mapping[str, Any], path: Path) -> None:
-    """ArtifactError lists every fact of a language model that is missing or of another form."""
-    problems = list(_misfits("", facts, FORM))
-    if not problems and facts["context_len"] < 1:
+def check_facts(facts: Mapping[str, Any], path: Path, form: Mapping[str, Any] = FORM) -> None:
+    """ArtifactError lists every fact that is missing or not as `form`, a language model's, says."""
+    problems = list(_misfits("", facts, form))
+    if not problems and facts.get("context_len", 1) < 1:
         problems.append(f"context_len is {facts['context_len']}")
     if problems:
         raise ArtifactError(

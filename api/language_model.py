@@ -20,9 +20,8 @@ from ..runtime.engine.tokenizer import Tokenizer
 from ..runtime.executable import Executable
 from . import cache
 from .build_model import MAX_STEP_TOKENS, get_model
-from .compiler import open_device, resolve_target
 from .counted import counted
-from .machine import release_memory
+from .machine import open_device, release_memory, resolve_target
 from .request import Request, parse_dtype
 
 

@@ -1,36 +1,13 @@
-"""What this machine has: processor, memory, compilers, libraries, GPU. Only reads."""
+"""What of this machine programs can run on: its GPUs, targets by name, and devices."""
 
 import ctypes
 import gc
-import os
-import platform
-import re
-import shlex
-import shutil
-import subprocess
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 
-from ..ir import switches
-from ..ir.errors import DeviceError
-
-# Instruction sets that change what the C++ compiler makes of our kernels, narrow to wide.
-ISA_FLAGS = ("sse4_2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16")
-ISA_FLAGS += ("amx_bf16", "asimd", "asimdhp", "bf16", "sve", "i8mm")
+from ..ir.errors import DeviceError, OptionError
+from ..ir.target import Target, cpu, get_target
 
 NOT_INITIALIZED = 3  # CUDA's word for a context that a fork has cut off
-
-LIBRARIES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "torch", "transformers")
-LIBRARIES += ("gguf", "accelerate", "triton", "cuda-core", "cuda-bindings", "onnx")
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C++ compiler that was found."""
-
-    path: str
-    version: str
 
 
 @dataclass(frozen=True)
@@ -49,68 +26,6 @@ class Gpus:
     found: tuple[Gpu, ...]
     driver_cuda: str | None
     why_none: str | None
-
-
-def cpu_name() -> str:
-    """The processor's own name, else its architecture."""
-    for line in _lines("/proc/cpuinfo"):
-        key, _, value = line.partition(":")
-        if key.strip() in ("model name", "Model"):
-            return value.strip()
-    return platform.machine()
-
-
-def isa() -> tuple[str, ...]:
-    """The instruction sets of ISA_FLAGS that every core has."""
-    for line in _lines("/proc/cpuinfo"):
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            have = set(value.split())
-            return tuple(flag for flag in ISA_FLAGS if flag in have)
-    return ()
-
-
-def memory() -> tuple[int, int]:
-    """(total, available) bytes; a container's limit counts where it is lower."""
-    from ..runtime import cgroup
-    from ..runtime.cpu import available_bytes  # loads NumPy, which help texts do without
-
-    total = 0
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemTotal:"):
-            total = int(line.split()[1]) * 1024
-    limit = cgroup.memory_limit()
-    return total if limit is None else min(total, limit), available_bytes()
-
-
-def compilers() -> tuple[Compiler, ...]:
-    """C++ compilers in the order they are tried; one that TILEWRIGHT_CXX names is the only one."""
-    from ..codegen.cpp.compile import split_command  # loads NumPy, which help texts do without
-
-    named = switches.get("cxx")
-    found: dict[str, Compiler] = {}
-    for command in [split_command(named)] if named else [("g++",), ("clang++",), ("c++",)]:
-        path = shutil.which(command[0])
-        real = os.path.realpath(path or "")
-        if path and real not in found:  # c++ is often another name of g++
-            asked = [path, *command[1:], "--version"]
-            answer = subprocess.run(asked, capture_output=True, text=True)
-            first = (answer.stdout or answer.stderr).splitlines()
-            found[real] = Compiler(
-                shlex.join([path, *command[1:]]), first[0] if first else "does not tell its version"
-            )
-    return tuple(found.values())
-
-
-def library_versions() -> dict[str, str | None]:
-    """Version of each library that some part of us uses; None where it is not installed."""
-    versions: dict[str, str | None] = {}
-    for name in LIBRARIES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
 
 
 def nvidia_gpus() -> Gpus:
@@ -163,30 +78,47 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
     return Gpu(name.value.decode(), f"sm_{numbers[0]}{numbers[1]}", size.value)
 
 
-def folder_size(folder: Path) -> tuple[int, int]:
-    """(files, bytes) below a folder; (0, 0) where there is none."""
-    files = [file for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
-    return len(files), sum(file.stat().st_size for file in files)
+def resolve_target(name: str | Target) -> Target:
+    """The target called `name`; "auto" is the GPU when there is one, else this CPU."""
+    if isinstance(name, Target):
+        return name
+    if name == "auto":
+        name = gpu_target() or "cpu"
+    return cpu() if name == "cpu" else get_target(name)
 
 
-def python_version() -> str:
-    """Python's version and kind: 3.11.7 (CPython)."""
-    return f"{platform.python_version()} ({platform.python_implementation()})"
+def open_device(target: Target):
+    """The device that runs programs of `target` on this machine. DeviceError when there is none."""
+    if target.kind not in _DEVICES:
+        raise OptionError(
+            f"programs for {target.name} can be built here, not run",
+            facts=f"it is a {target.kind} device, and we have {', '.join(_DEVICES)}",
+            fix="save the artifact and load it where the device is",
+        )
+    return _DEVICES[target.kind](target)
 
 
-def operating_system() -> str:
-    """Name and version of the system, with the C library that binaries depend on."""
-    names = dict(
-        re.findall(r'^(\w+)="?([^"\n]*)"?$', "\n".join(_lines("/etc/os-release")), re.MULTILINE)
-    )
-    libc = " ".join(platform.libc_ver()).strip()
-    return f"{names.get('PRETTY_NAME', platform.system())}, kernel {platform.release()}, {libc}"
+def _open_cuda(target: Target):
+    gpus = nvidia_gpus()
+    if not gpus.found:
+        raise DeviceError(
+            f"a program for {target.name} needs an NVIDIA GPU, and there is none here",
+            facts=gpus.why_none or "",
+            fix="use target='cpu', or build an artifact here with `tilewright compile` and run"
+            " it where the GPU is",
+        )
+    from ..runtime.cuda import CudaDevice
+
+    return CudaDevice()
 
 
-def _lines(path: str) -> list[str]:
-    """Lines of a file that the kernel may or may not offer."""
-    file = Path(path)
-    return file.read_text().splitlines() if file.is_file() else []
+def _open_cpu(target: Target):
+    from ..runtime.cpu import CpuDevice
+
+    return CpuDevice()
+
+
+_DEVICES = {"cpu": _open_cpu, "cuda": _open_cuda}
 
 
 def release_memory() -> None:

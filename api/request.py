@@ -11,8 +11,8 @@ from ..ir.types import DType, bf16, f16, f32
 from ..runtime.artifact import is_artifact
 from ..runtime.cpu import instruction_sets
 from . import cache
-from .compiler import resolve_target
 from .identity import file_identity
+from .machine import resolve_target
 
 DTYPES = {
     "float32": f32,

@@ -31,8 +31,11 @@ class Snapshot:
             )
         self._digests = {name: _digest(tensor) for name, tensor in self._tensors.items()}
 
-    def check_unchanged(self, states: Container[str]) -> None:
-        """UnsupportedModel when values were written since, but for buffers that are states."""
+    def check_unchanged(self, states: Container[str], why: str) -> None:
+        """UnsupportedModel when values were written since, but for buffers that are states.
+
+        `why` they are needed as they were.
+        """
         changed = [
             name
             for name, tensor in self._tensors.items()
@@ -42,8 +45,8 @@ class Snapshot:
             raise UnsupportedModel(
                 "the module's weights have changed since it was compiled",
                 where=type(self.module).__name__,
-                facts=f"these inputs need another program, and {len(changed)} of"
-                f" {len(self._tensors)} tensors have other values now, the first is {changed[0]}",
+                facts=f"{why}, and {len(changed)} of {len(self._tensors)} tensors have other values"
+                f" now, the first is {changed[0]}",
                 fix="compile the module again",
             )
 

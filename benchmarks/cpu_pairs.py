@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.api.machine import cpu_name
+from tilewright.cli.system import cpu_name
 
 # The other side: loads the model, then times what each line of its input names.
 WORKER = """
 import sys, time
 import numpy as np
 
-from tilewright.api.machine import cpu_name
+from tilewright.cli.system import cpu_name
 import tilewright
 from tilewright.api.demo_model import demo_path
 

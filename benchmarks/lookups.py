@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import tilewright
-from tilewright.api.machine import cpu_name
+from tilewright.cli.system import cpu_name
 from tilewright.runtime.prepared import Prepared
 
 ROUNDS, REPLAYS = 9, 100

@@ -36,8 +36,8 @@ def compile_model(
     The target may be a GPU that this machine does not have.
     """
     from ..api.build_model import get_model
-    from ..api.compiler import resolve_target
     from ..api.counted import counted
+    from ..api.machine import resolve_target
     from ..api.request import Request, parse_dtype
     from ..runtime.artifact import is_artifact, save_artifact
     from ..runtime.storage import check_writable

@@ -7,6 +7,7 @@ import typer
 from .. import __version__
 from ..api import machine
 from ..api.cache import cache_dir
+from . import system
 from .console import human_bytes, print_json
 
 GPU_LIBRARIES = ("triton", "cuda-core", "cuda-bindings")
@@ -29,17 +30,17 @@ def collect() -> dict:
     """All facts as plain data, the shape of `--json`."""
     from ..runtime.cpu import usable_cores  # loads NumPy, which help texts do without
 
-    total, available = machine.memory()
+    total, available = system.memory()
     gpus = machine.nvidia_gpus()
-    compilers = [{"path": item.path, "version": item.version} for item in machine.compilers()]
-    libraries = machine.library_versions()
+    compilers = [{"path": item.path, "version": item.version} for item in system.compilers()]
+    libraries = system.library_versions()
     facts = {
         "tilewright": __version__,
-        "python": machine.python_version(),
-        "system": machine.operating_system(),
+        "python": system.python_version(),
+        "system": system.operating_system(),
         "cpu": {
-            "name": machine.cpu_name(),
-            "isa": list(machine.isa()),
+            "name": system.cpu_name(),
+            "isa": list(system.isa()),
             "cores": usable_cores(),
         },
         "memory": {"total_bytes": total, "available_bytes": available},
@@ -52,7 +53,7 @@ def collect() -> dict:
         "no_gpu_because": gpus.why_none,
         "libraries": libraries,
     }
-    files, size = machine.folder_size(cache_dir())
+    files, size = system.folder_size(cache_dir())
     facts["cache"] = {"folder": str(cache_dir()), "files": files, "bytes": size}
     targets, problems = verdict(compilers, gpus, libraries)
     return {**facts, "targets": targets, "problems": problems}

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tilewright.api import cache, identity
-from tilewright.api.compiler import resolve_target
+from tilewright.api.machine import resolve_target
 from tilewright.api.request import Request
 from tilewright.ir.errors import CheckpointError, OptionError
 

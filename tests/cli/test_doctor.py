@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tilewright.api import machine
-from tilewright.api.compiler import open_device, resolve_target
-from tilewright.cli import doctor
+from tilewright.api.machine import open_device, resolve_target
+from tilewright.cli import doctor, system
 from tilewright.ir.errors import DeviceError
 from tilewright.runtime import cgroup
 
@@ -90,14 +90,14 @@ def test_a_process_forked_after_the_gpu_was_used_is_told_so(monkeypatch):
 
 def test_a_containers_limit_counts(monkeypatch):
     files = {"/proc/meminfo": ["MemTotal:  1000 kB"]}
-    monkeypatch.setattr(machine, "_lines", lambda path: files.get(path, []))
+    monkeypatch.setattr(system, "_lines", lambda path: files.get(path, []))
     for limit, total in ((512000, 512000), (2048000, 1024000), (None, 1024000)):
         monkeypatch.setattr(cgroup, "memory_limit", lambda limit=limit: limit)
-        assert machine.memory()[0] == total
+        assert system.memory()[0] == total
 
 
 def test_isa_and_name_are_read_off_cpuinfo(monkeypatch):
     lines = ["model name\t: Some CPU", "flags\t\t: fpu avx avx2 fma avx512f amx_bf16 hypervisor"]
-    monkeypatch.setattr(machine, "_lines", lambda path: lines)
-    assert machine.cpu_name() == "Some CPU"
-    assert machine.isa() == ("avx", "fma", "avx2", "avx512f", "amx_bf16")
+    monkeypatch.setattr(system, "_lines", lambda path: lines)
+    assert system.cpu_name() == "Some CPU"
+    assert system.isa() == ("avx", "fma", "avx2", "avx512f", "amx_bf16")

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tilewright import passes
-from tilewright.api.compiler import compile_graph, open_device, resolve_target
+from tilewright.api.compiler import compile_graph
+from tilewright.api.machine import open_device, resolve_target
 from tilewright.ir.evaluate import evaluate
 from tilewright.passes.differential import difference
 from tilewright.passes.random_inputs import random_arguments, random_weights

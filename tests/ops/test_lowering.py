@@ -6,7 +6,8 @@ Many samples make one program, as starting a compiler costs more than a kernel.
 import numpy as np
 import pytest
 
-from tilewright.api.compiler import compile_graph, open_device, resolve_target
+from tilewright.api.compiler import compile_graph
+from tilewright.api.machine import open_device, resolve_target
 from tilewright.ir.builder import Builder
 from tilewright.passes.pipelines import dense
 from tilewright.runtime.executable import Executable

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tilewright.api.compiler import resolve_target
+from tilewright.api.machine import resolve_target
 from tilewright.codegen.build import build
 from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.dim import Symbol, floordiv, mod, symbol

@@ -1,0 +1,196 @@
+"""CallableModule: the programs of one module, and which of them a call runs.
+
+What compiled and loaded modules share. It knows torch only where a caller has brought tensors.
+"""
+
+import inspect
+import itertools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import DimError, OptionError, ShapeError, TilewrightError, UnsupportedModel
+from ..ir.fork_lock import ForkLock
+from ..ir.program import Program
+from ..ir.signature import Signature
+from ..ir.target import Target
+from ..runtime.array import Array
+from ..runtime.executable import Executable
+
+
+@dataclass(eq=False, kw_only=True)
+class Variant:
+    """A program of the module, for one set of dynamic axes and constants."""
+
+    program: Program
+    signature: Signature
+    executable: Executable | None  # None where the target's device is not here
+    used: int = 0  # when it last ran, by the module's count
+
+
+class CallableModule:
+    """Runs a module's generated kernels. Threads may share one."""
+
+    target: Target
+
+    def __init__(self, name: str, signature: inspect.Signature):
+        self._name, self._signature = name, signature
+        self._lock = ForkLock()
+        self._current: Variant | None = None  # whose states are those of the last call
+        self._ticks = itertools.count()
+        self._is_closed = False
+        self.variants: list[Any] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns for these arguments: torch tensors when given torch tensors."""
+        self._check_open()
+        self._start()
+        arguments = self._bind(args, kwargs)
+        made = 0
+        while True:
+            variants = list(self.variants)
+            failures: list[TilewrightError] = []
+            for variant in reversed(variants):
+                try:
+                    inputs = variant.signature.flatten(arguments.args, arguments.kwargs)
+                except ShapeError as error:  # another structure, or another constant
+                    failures.append(error)
+                    continue
+                self._check_inputs(inputs, arguments)
+                try:
+                    return self._run(variant, inputs)
+                except DimError as error:
+                    failures.append(error)
+            made += self._make(arguments, variants, failures, made)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{len(self.variants)} programs"
+        return f"{type(self).__name__}({self._name} for {self.target.name}, {state})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UnsupportedModel(
+            f"a {type(self).__name__} cannot be copied or pickled",
+            where=repr(self),
+            facts="its kernels and weights are loaded into this process",
+            fix="threads may share it; else save it, and load it where it is needed",
+        )
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back memory and libraries, once running calls are done. Later calls raise."""
+        with self._lock:
+            self._is_closed = True
+            self.variants, self._current = [], None
+
+    @property
+    def program(self) -> Program:
+        """The newest program. Compiles nothing: raises when there is none yet."""
+        return self._newest().program
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise OptionError("the module was closed", where=repr(self), fix="make it anew")
+
+    def _newest(self) -> Any:
+        self._check_open()
+        if not self.variants:
+            raise OptionError(
+                "nothing is compiled yet", fix="call it once, or pass example_inputs to compile()"
+            )
+        return self.variants[-1]
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Arguments as the module's signature has them: by position wherever that can be."""
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ShapeError(
+                "the arguments do not fit the module's forward method",
+                where=f"{self._name}.forward{self._signature}",
+                facts=str(error),
+                fix="call it as you would call the module",
+            ) from None
+
+    # ---- what compiled and loaded modules do differently ---------------------------------------
+
+    def _start(self) -> None:
+        """What has to be right before a call does anything."""
+
+    def _check_inputs(self, inputs: Mapping[str, Any], arguments: inspect.BoundArguments) -> None:
+        """Raises for an input that is no plain array."""
+
+    def _make(
+        self,
+        arguments: inspect.BoundArguments,
+        variants: list[Any],
+        failures: list[TilewrightError],
+        made: int,
+    ) -> int:
+        """Make a variant for arguments that none of `variants` takes, or raise. -> how many."""
+        raise NotImplementedError
+
+    def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
+        """The outputs as arrays of the library that the caller uses."""
+        torch = torch_of(inputs.values())
+        return outputs if torch is None else [torch.from_dlpack(output) for output in outputs]
+
+    # ---- running ---------------------------------------------------------------------------
+
+    def _run(self, variant: Variant, inputs: Mapping[str, Any]) -> Any:
+        executable = variant.executable
+        assert executable is not None, "a call opens the device first"
+        variant.used = next(self._ticks)
+        # a tensor without its history, which was found to be of no interest
+        arrays = [
+            x.detach() if getattr(x, "requires_grad", False) else x
+            for x in (inputs[name] for name in variant.program.inputs)
+        ]
+        if variant.program.states:
+            with self._lock:
+                self._move_states(variant, executable)
+                outputs = executable(*arrays)
+        else:
+            outputs = executable(*arrays)
+        for name, index in variant.signature.written:
+            write_back(inputs[name], outputs[index])
+        return variant.signature.restore(self._given(outputs, inputs))
+
+    def _move_states(self, variant: Variant, executable: Executable) -> None:
+        """States as the last call left them, whichever variant that was."""
+        if self._current is not None and self._current is not variant:
+            before = self._current.executable
+            assert before is not None, "it has run"
+            for name, state in executable.states.items():
+                executable.device.copy(state.address, before.states[name].address, state.nbytes)
+        self._current = variant
+
+
+def torch_of(values: Iterable[Any]) -> Any:
+    """Torch, where one of the values is a tensor of its: then somebody has imported it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(value, torch.Tensor) for value in values):
+        return torch
+    return None
+
+
+def write_back(argument: Any, output: Array) -> None:
+    """An argument that the module writes into, with what it holds afterwards."""
+    if isinstance(argument, np.ndarray):
+        np.copyto(argument, output.numpy())
+        return
+    torch = torch_of([argument])
+    if torch is None:
+        raise UnsupportedModel(
+            "the module writes into one of its arguments",
+            facts=f"it is a {type(argument).__name__}, which may not be written",
+            fix="pass a tensor or a NumPy array",
+        )
+    argument.detach().copy_(torch.from_dlpack(output))

@@ -1,0 +1,92 @@
+"""LoadedModule: a module that was compiled and saved, called without what compiled it."""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..ir.errors import ArtifactError, DimError, TilewrightError, joined
+from ..ir.progress import Progress, unwatched
+from ..ir.signature import callable_signature
+from ..runtime.artifact import Artifact, load_artifact
+from ..runtime.executable import Executable
+from .callable_module import CallableModule, Variant, torch_of
+from .counted import counted
+from .facts import MODULE_FORM, check_facts
+from .machine import open_device, resolve_target
+
+
+class LoadedModule(CallableModule):
+    """The programs of a saved module; made by `load`. Compiles nothing, and needs no torch.
+
+    Takes the module's arguments: NumPy arrays, or anything with DLPack, give `Array`s, which NumPy
+    and DLPack consumers take; torch tensors give torch tensors. What the module returned in a class
+    of its own comes as a `Record`: a dict whose items are attributes. Buffers that the module
+    writes begin with the values saved. `close()`, or leaving `with`, gives the memory back.
+    """
+
+    def __init__(self, artifact: Artifact, path: Path, progress: Progress = unwatched):
+        if artifact.parameters is None:
+            raise ArtifactError(
+                "the artifact holds no module that could be called",
+                where=str(path),
+                facts=f"program {artifact.program.name!r} has no signature",
+                fix="write it by `tilewright.compile(module).save(path)`",
+            )
+        check_facts(artifact.facts, path, MODULE_FORM)
+        super().__init__(artifact.facts["module"], callable_signature(artifact.parameters))
+        self.facts: Mapping[str, Any] = artifact.facts
+        self.target = resolve_target(artifact.program.target)
+        device = open_device(self.target)
+        placed: dict[str, Any] = dict(counted(artifact.weights, "place", progress))
+        for stored in artifact.programs:
+            assert stored.signature is not None, "every program of a module is stored with one"
+            names = stored.stored_names
+            program = stored.program
+            states = {b.name for b in program.states}
+            executable = Executable(
+                program,
+                {name: placed[kept] for name, kept in names.items() if kept in placed},
+                device,
+                states={name: v for name, v in artifact.states.items() if name in states},
+            )
+            # the next program uses those on the device
+            placed |= {names[name]: array for name, array in executable.weights.items()}
+            self.variants.append(
+                Variant(program=program, signature=stored.signature, executable=executable)
+            )
+
+    @property
+    def report(self) -> list[dict[str, Any]]:
+        """What the passes did for each program when it was compiled, as plain data."""
+        return list(self.facts["programs"])
+
+    def _check_inputs(self, inputs: Mapping[str, Any], arguments: inspect.BoundArguments) -> None:
+        if torch_of(inputs.values()) is not None:
+            from .arguments import check_modes, check_tensors  # torch is loaded already
+
+            check_modes()
+            check_tensors(arguments.arguments)
+
+    def _make(
+        self,
+        arguments: inspect.BoundArguments,
+        variants: list[Any],
+        failures: list[TilewrightError],
+        made: int,
+    ) -> int:
+        # a program whose sizes do not fit is nearer than one for other containers
+        nearest = [error for error in failures if isinstance(error, DimError)] or failures
+        different = list({str(error): error for error in nearest}.values())
+        error = joined(different, f"none of the {len(variants)} programs takes these arguments")
+        raise type(error)(
+            error.what,
+            where=error.where or self._name,
+            facts=error.facts,
+            fix=f"call it as it was called before it was saved; {error.fix}",
+        )
+
+
+def load_module(path: Path, progress: Progress = unwatched) -> LoadedModule:
+    """The module in the artifact at `path`. ArtifactError, DeviceError."""
+    return LoadedModule(load_artifact(path, progress), path, progress)
