@@ -12,10 +12,12 @@ from .contract import ContractTemplate
 from .pointwise import PointwiseTemplate
 from .reduce import ReduceTemplate
 from .sample import SampleTemplate
+from .scan import ScanTemplate
 from .template import Bucket, Template
 
 TEMPLATES: tuple[Template, ...] = (
     ContractTemplate(),
+    ScanTemplate(),
     ReduceTemplate(),
     AttentionTemplate(),
     SampleTemplate(),

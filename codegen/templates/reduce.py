@@ -1,4 +1,4 @@
-"""Kernels over rows: phases of reductions over one axis, then stores. Scans as such, too."""
+"""Kernels over rows: phases of reductions over one axis, then stores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ from ..loops import (
     Reduction,
     Ref,
     Store,
-    held,
     widened,
 )
 from .template import (
@@ -69,17 +68,15 @@ class ReduceSchedule(Schedule):
 
 
 class ReduceTemplate(Template):
-    """Reductions over the same rows, and what comes before and after; or one scan."""
+    """Reductions over the same rows, and what comes before and after."""
 
     name = "reduce"
-    kinds = frozenset(("reduce", "scan", "composite"))
+    kinds = frozenset(("reduce", "composite"))
     parts = (Reduce,)
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
     ) -> tuple[Reduce]:
-        if any(n.op.kind == "scan" for n in nodes):
-            return (_lower_scan(inliner, nodes, outputs),)
         return (_RowLowering(inliner, nodes).lower(outputs),)
 
     def points(self, part: Reduce) -> Dim:
@@ -228,33 +225,6 @@ def _spread(shape: Sequence[Dim], like: Sequence[Dim], index: Sequence[Dim]) -> 
     """`index` over `like`, moved to the axes of `shape`, which differs in axes of size 1 only."""
     rest = iter(at for at, d in zip(index, like, strict=True) if d != 1)
     return tuple(0 if d == 1 else next(rest) for d in shape)
-
-
-def _lower_scan(inliner: Inliner, nodes: Sequence[Node], outputs: list[Value]) -> Reduce:
-    """A running sum as, for each place, the sum of what is not after it.
-
-    Quadratic in the axis; scans of models we compile are over short axes.
-    """
-    (node,) = [n for n in nodes if n.op.kind in ("scan", "reduce")]
-    (x,) = node.operands
-    axis = node.attrs["axis"] % x.type.rank
-    index = tuple(inliner.axis(f"_i{i}", d) for i, d in enumerate(x.shape))
-    r = inliner.axis("_r", x.shape[axis])
-    dtype = f64 if x.dtype == f64 else f32 if x.dtype.is_float else i64
-    element = inliner.element(x, (*index[:axis], r, *index[axis + 1 :]))
-    value = inliner.select(r, index[axis] + 1, element, Const(0, held(element)))
-    ref = Ref("red0", dtype)
-    inliner.bound[node.results[0]] = lambda at: ref
-    stores = []
-    for output in outputs:  # the sums themselves, or views of them
-        source, views = trailing_views(inliner, output)
-        stored = inliner.element(source, index)
-        at = forward_index(inliner, views, source, index)
-        number = inliner.param(output, is_written=True)
-        stores.append(Store(number, linearize(at, output.shape), stored))
-    rows = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape) if d != 1)
-    phase = (Reduction("red0", "sum", value, dtype),)
-    return Reduce(rows, Axis("_r", x.shape[axis]), (phase,), tuple(stores), ())
 
 
 # ---- schedules ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ...ir.dim import Dim, symbol
 from ...ir.types import f8e4m3, f8e5m2
-from ..loops import LoopKernel, Pointwise, Reduce
+from ..loops import Contract, LoopKernel, PagedAttention, Sample
 from .float8 import FLOAT8
 from .names import pointer_type
 from .scalars import CHECKS, prelude
@@ -189,7 +189,7 @@ def finish(
         num_stages,
         context.pdl,
         # sums of products want it; a difference that the module computes means what it says
-        not isinstance(kernel.parts[0], Pointwise | Reduce),
+        isinstance(kernel.parts[0], Contract | PagedAttention | Sample),
     )
 
 

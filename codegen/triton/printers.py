@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.dim import Dim
+from ...ir.dim import Dim, product
 from ..loops import Contract, LoopKernel, PagedAttention, Part, Pointwise, Reduce, Sample
 from ..templates.attention import AttentionSchedule
 from ..templates.contract_schedules import DotSchedule, GemvSchedule
 from ..templates.pointwise import PointwiseSchedule
 from ..templates.reduce import ReduceSchedule
+from ..templates.scan import Scan, ScanSchedule
 from ..templates.template import Schedule
 from .attention import attention_pieces, emit_attention
 from .body import Context, Emitted
@@ -18,6 +19,7 @@ from .pointwise import emit_pointwise
 from .reduce import emit_reduce, reduce_pieces
 from .rewrite import Piece
 from .sample import SampleJoin, SampleSplit, emit_sample, sample_pieces
+from .scan import emit_scan, scan_pieces
 
 Pieces = tuple[Sequence[Piece], Sequence[Schedule]]  # the launches of a kernel, in order
 
@@ -51,6 +53,12 @@ PRINTERS: dict[type[Part], Printer] = {
         emit_reduce,
         reduce_pieces,
         lambda part: [a.extent for a in part.rows],
+    ),
+    Scan: Printer(
+        (ScanSchedule,),
+        emit_scan,
+        scan_pieces,
+        lambda part: [product(a.extent for a in part.rows)],
     ),
     Contract: Printer(
         (GemvSchedule, DotSchedule),

@@ -10,6 +10,7 @@ from . import (
     pad,
     pointwise,
     reduce,
+    scan,
     source,
     symbolic,
     view,

@@ -1,4 +1,4 @@
-"""Reductions, softmax over an axis, and running sums."""
+"""Reductions, and softmax over an axis."""
 
 import math
 from typing import Any
@@ -98,11 +98,6 @@ def _quantifier(op: str) -> Any:
 
 for _name in ("any", "all"):
     handles(f"{_name}.default", f"{_name}.dim", f"{_name}.dims")(_quantifier(_name))
-
-
-@handles("cumsum.default", of_numbers=True)
-def _cumsum(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
-    return call.b.cumsum(call.value(x, call.dtype), axis=dim)
 
 
 @handles("softmax.int", "_softmax.default", of_numbers=True)

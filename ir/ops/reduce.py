@@ -72,8 +72,44 @@ def argmin(x, *, axis: int, keepdims: bool = False):
     return _reduced(x, (axis,), keepdims).with_dtype(i64)
 
 
+def _scanned(x: TensorType, axis: int) -> TensorType:
+    normalize_axis(axis, x.rank)
+    if x.dtype == bool_:
+        raise TypeError(f"x is {x}: must be numbers; cast it")
+    return x
+
+
 @op(kind="scan", combine=Combine("x + y", 0))
 def cumsum(x, *, axis: int):
-    """Running sum along axis."""
-    normalize_axis(axis, x.rank)
-    return x
+    """Running sum along axis. Accumulates floats in float32; integers wrap."""
+    return _scanned(x, axis)
+
+
+@op(kind="scan", combine=Combine("x * y", 1))
+def cumprod(x, *, axis: int):
+    """Running product along axis. Accumulates floats in float32; integers wrap."""
+    return _scanned(x, axis)
+
+
+@op(kind="scan", combine=Combine("maximum(x, y)", "lowest"))
+def cummax(x, *, axis: int):
+    """Largest element so far along axis; NaN wins."""
+    return _scanned(x, axis)
+
+
+@op(kind="scan", combine=Combine("minimum(x, y)", "highest"))
+def cummin(x, *, axis: int):
+    """Smallest element so far along axis; NaN wins."""
+    return _scanned(x, axis)
+
+
+# of equal ones (infinities above all) there is no difference to take
+_LOGADDEXP = "where(x == y, x + 0.6931471805599453, maximum(x, y) + log1p(exp(0 - abs(x - y))))"
+
+
+@op(kind="scan", combine=Combine(_LOGADDEXP, "lowest"))
+def logcumsumexp(x, *, axis: int):
+    """Logarithm of the running sum of exp(x) along axis, without overflow; x is float."""
+    if not x.dtype.is_float:
+        raise TypeError(f"x is {x}: must be float")
+    return _scanned(x, axis)

@@ -21,6 +21,8 @@ from tilewright.codegen.loops import (
     Select,
     Store,
 )
+from tilewright.codegen.templates.scan import RESULT, Scan
+from tilewright.ir.combine import scanned
 from tilewright.ir.dim import compile_dims, symbols_of
 from tilewright.ir.op import OPS
 from tilewright.ir.scalar import FUNCTIONS
@@ -156,6 +158,15 @@ class _Run:
             self.env[part.axis.name] = np.zeros((1,) * len(axes), int)
             self.store(store, (*shape[:-1], 1))
         self.grid(axes)
+        for store in part.stores:
+            self.store(store, shape)
+
+    def scan(self, part: Scan) -> None:
+        axes = (*part.rows, part.axis)
+        self.grid(axes)
+        shape = self.shape(axes)
+        value = np.broadcast_to(self.element(part.value), shape)
+        self.refs[RESULT] = scanned(part.combine, value, -1)
         for store in part.stores:
             self.store(store, shape)
 

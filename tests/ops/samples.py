@@ -6,12 +6,13 @@ Sizes include 1, odd ones, and 0 where an op allows it.
 from .sample import Sample
 from .samples_elements import elementwise, gathers, sources, views
 from .samples_rows import attentions, composites, contractions, paging, reductions, sampling
+from .samples_scans import scans
 
 SAMPLES: tuple[Sample, ...] = tuple(
     sample
     for family in (
         elementwise, sources, views, gathers, reductions, contractions, composites, attentions,
-        paging, sampling,
+        paging, sampling, scans,
     )
     for sample in family()
 )  # fmt: skip

@@ -320,3 +320,10 @@ def faulty_product(index=(0, 4, -1, 1, 2), t=5) -> Case:
 
 def i64_constant(b: Builder, value: int):
     return b.constant(value, i64)
+
+
+def scan(name="cumsum", shape=(3, 13), axis=1, dtype=f32) -> Case:
+    """What is scanned is computed in the kernel, and so is what follows."""
+    b = Builder()
+    x = b.input("x", shape, dtype)
+    return make(b, [b.mul(getattr(b, name)(b.add(x, x), axis=axis), x)], {})

@@ -1,0 +1,190 @@
+"""Scan parts: a row is swept chunk by chunk, what has come so far carried along.
+
+Fewer rows than threads: the chunks of all rows are taken in order, and what has come so far is
+handed from chunk to chunk. The same combinations either way. Rows that lie side by side are scanned
+side by side.
+"""
+
+from dataclasses import dataclass
+
+from ...ir.combine import Combine
+from ...ir.dim import product
+from ...ir.types import DType, bool_
+from ..inline import build_scalar
+from ..loops import Element, LoopKernel, Ref, held
+from ..templates.scan import RESULT, Scan
+from . import dims
+from .elements import Scope, value_type
+from .pointwise import declarations, decode
+from .scalars import constant, convert
+from .sweep import buffer_sink, store_sink, sweep
+
+CHUNK = 4096  # elements that are scanned by themselves: decides bits, so not to be tuned lightly
+LANES = 128  # neighbouring rows that are scanned side by side
+BLOCK = 64  # places of theirs that are combined by themselves: decides bits as well
+_ON_VECTORS = {"add": "TwAdd", "mul": "TwMul", "maximum": "TwMax", "minimum": "TwMin"}
+
+
+def emit_scan(kernel: LoopKernel, part: Scan, name: str) -> list[str]:
+    """A function that computes the part."""
+    joins = combine_struct(kernel, part.combine, part.dtype, name)
+    start = constant(part.combine.identity_of(part.dtype), part.dtype)
+    body = _across(kernel, part, joins) if part.is_across else _along(kernel, part, joins)
+    return [
+        *joins.lines,
+        f"static void {name}(TW_ARGS) {{",
+        *("    " + line for line in declarations(kernel)),
+        f"    const {value_type(part.dtype)} start = {start};",
+        *("    " + line for line in body),
+        "}",
+    ]
+
+
+def _along(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
+    """Row by row, or the chunks of all rows in order."""
+    kind = value_type(part.dtype)
+    known = frozenset(a.name for a in part.rows)
+    scope = Scope(kernel, known | {part.axis.name}, extents=(*part.rows, part.axis))
+    axis, extent = dims.name(part.axis.name), dims.text(part.axis.extent)
+    scope.push(known, hoists=False)
+    _write(
+        scope,
+        *decode(part.rows, "item / chunks"),
+        f"const int64_t lo = item % chunks * {CHUNK};",
+        f"const int64_t hi = tw_lesser(lo + {CHUNK}, {extent});",
+    )
+    sweep(scope, part.axis.name, "lo", "hi", [_fill(scope, part, f"buffer[{axis} - lo]")])
+    _write(
+        scope,
+        f"const {kind} total = {joins.function}<{joins.struct}>(buffer, hi - lo, start);",
+        "if (wide) tw_await_turn(team, 1, item);",
+        f"const {kind} before = item % chunks ? *carried : start;",
+        f"*carried = {joins.struct}::join(before, total);",
+        "if (wide) tw_end_turn(team, 1, item);",
+    )
+    _sweep_stores(
+        scope,
+        part,
+        part.axis.name,
+        "lo",
+        "hi",
+        f"{joins.struct}::join(before, buffer[{axis} - lo])",
+    )
+    return [
+        f"alignas(64) {kind} buffer[{CHUNK}];",
+        f"const int64_t chunks = ({extent} + {CHUNK - 1}) / {CHUNK};",
+        f"const int64_t rows = {dims.text(product(a.extent for a in part.rows))};",
+        "// fewer rows than threads: they share out the chunks of all rows",
+        "const bool wide = rows < team->nthreads && chunks > 1;",
+        f"{kind} own = start;",
+        f"{kind}* const carried = wide ? ({kind}*)team->shared : &own;",
+        "int64_t item = wide ? tw_take(team, 0)",
+        "                    : tw_cut(rows, team->tid, team->nthreads) * chunks;",
+        "const int64_t last = wide ? rows * chunks",
+        "                          : tw_cut(rows, team->tid + 1, team->nthreads) * chunks;",
+        "for (; item < last; item = wide ? tw_take(team, 0) : item + 1) {",
+        *("    " + line for line in scope.pop()),
+        "}",
+    ]
+
+
+def _across(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
+    """Neighbouring rows side by side, place after place."""
+    kind = value_type(part.dtype)
+    *outer, inner = part.rows
+    known = frozenset(a.name for a in outer)
+    scope = Scope(kernel, known | {inner.name, part.axis.name}, extents=(*part.rows, part.axis))
+    axis, lane = dims.name(part.axis.name), dims.name(inner.name)
+    scope.push(known, hoists=False)
+    _write(
+        scope,
+        *decode(tuple(outer), "item / blocks"),
+        f"const int64_t lo = item % blocks * {LANES};",
+        f"const int64_t hi = tw_lesser(lo + {LANES}, {dims.text(inner.extent)});",
+        "for (int64_t i = 0; i < hi - lo; ++i) before[i] = block[i] = start;",
+    )
+    scope.push(frozenset((part.axis.name,)), hoists=False)
+    _write(
+        scope,
+        f"if ({axis} % {BLOCK} == 0)",
+        "    for (int64_t i = 0; i < hi - lo; ++i) {",
+        f"        before[i] = {joins.struct}::join(before[i], block[i]);",
+        "        block[i] = start;",
+        "    }",
+    )
+    sweep(scope, inner.name, "lo", "hi", [_fill(scope, part, f"value[{lane} - lo]")])
+    _write(
+        scope,
+        "for (int64_t i = 0; i < hi - lo; ++i)",
+        f"    block[i] = {joins.struct}::join(block[i], value[i]);",
+    )
+    at = f"{lane} - lo"
+    _sweep_stores(
+        scope, part, inner.name, "lo", "hi", f"{joins.struct}::join(before[{at}], block[{at}])"
+    )
+    steps = scope.pop()
+    head = f"for (int64_t {axis} = 0; {axis} < {dims.text(part.axis.extent)}; ++{axis}) {{"
+    _write(scope, head, *("    " + line for line in steps), "}")
+    return [
+        f"alignas(64) {kind} before[{LANES}], block[{LANES}], value[{LANES}];",
+        f"const int64_t blocks = ({dims.text(inner.extent)} + {LANES - 1}) / {LANES};",
+        f"const int64_t items = {dims.text(product(a.extent for a in outer))} * blocks;",
+        "const int64_t last = tw_cut(items, team->tid + 1, team->nthreads);",
+        "for (int64_t item = tw_cut(items, team->tid, team->nthreads); item < last; ++item) {",
+        *("    " + line for line in scope.pop()),
+        "}",
+    ]
+
+
+def _write(scope: Scope, *lines: str) -> None:
+    for line in lines:
+        scope.write(line)
+
+
+def _sweep_stores(scope: Scope, part: Scan, axis: str, lo: str, hi: str, result: str) -> None:
+    scope.refs[RESULT] = (result, frozenset((axis,)))
+    sweep(scope, axis, lo, hi, [store_sink(s) for s in part.stores])
+
+
+def _fill(scope: Scope, part: Scan, place: str):
+    def fit(text: str, element: Element) -> str:
+        return convert(text, scope.dtype_of(element), part.dtype)
+
+    return buffer_sink(place, part.value, fit)
+
+
+def scan_scratch(kernel: LoopKernel, part: Scan, name: str) -> list[str]:
+    """Statements that raise need[] to what the part wants."""
+    return ["need[1] = tw_greater(need[1], 64);"]
+
+
+@dataclass(frozen=True)
+class Joins:
+    """A combine in C++: the struct whose `join` it is, and what of tw_scan.h scans by it."""
+
+    struct: str
+    function: str
+    lines: tuple[str, ...] = ()
+
+
+def combine_struct(kernel: LoopKernel, combine: Combine, dtype: DType, name: str) -> Joins:
+    """The combine over elements of `dtype`."""
+    if combine.function in _ON_VECTORS and dtype != bool_:
+        return Joins(_ON_VECTORS[combine.function], "tw_scan_wide")
+    kind = value_type(dtype)
+    nothing: frozenset[str] = frozenset()
+    scope = Scope(kernel, nothing, {"x": ("x", nothing), "y": ("y", nothing)})
+    operands: dict[str, Element] = {n: Ref(n, dtype) for n in ("x", "y")}
+    element = build_scalar(combine.tree, operands, {}, dtype)
+    scope.push(hoists=False)
+    scope.write(f"return {convert(scope.emit(element), held(element), dtype)};")
+    struct = f"{name}_combine"
+    lines = (
+        f"struct {struct} {{",
+        f"    TW_INLINE {kind} join({kind} x, {kind} y) {{",
+        *("        " + line for line in scope.pop()),
+        "    }",
+        "};",
+        "",
+    )
+    return Joins(struct, "tw_scan_blocks", lines)

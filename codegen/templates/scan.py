@@ -1,0 +1,119 @@
+"""Scans: along one axis of every row, each value combined with all before it. Linear work.
+
+A long row is cut into chunks, always at the same places: each is scanned by itself, and then
+combined with what the chunks before it come to. Which chunk is whose never decides a result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ...ir.combine import Combine
+from ...ir.dim import Dim, ceildiv, product
+from ...ir.graph import Node, Value
+from ...ir.target import Target
+from ...ir.types import DType, f32, f64
+from ..elements import index_facts
+from ..forward import forward_index, path_between
+from ..indexing import linearize
+from ..inline import Inliner
+from ..loops import Axis, Element, LoopKernel, Part, Ref, Store
+from .reduce import FEW_ROWS
+from .template import WARPS, Bucket, Schedule, Template, clip, power_of_2, powers_of_2, warps
+
+RESULT = "scan"  # the name under which stores find what the scan has come to
+BLOCK, PIECES = 4096, 1024  # elements scanned at once; pieces that a row is cut into
+
+
+@dataclass(frozen=True)
+class Scan(Part):
+    """For every row (point of `rows`) and place on `axis`: the stores.
+
+    In them Ref(RESULT) is `value` at this place combined with those of all places before it, in
+    `dtype`: f32 for floats (f64 for f64); integers wrap in their own width. A result of n floats
+    carries the roundings of at most 4 + n / 64 combinations where these have a form for vectors
+    (`codegen/cpp/tw_scan.h`), 64 + n / 64 elsewhere. `is_across`: the last of the rows is inside
+    the axis, so that neighbouring rows lie side by side in memory.
+    """
+
+    rows: tuple[Axis, ...]
+    axis: Axis
+    value: Element
+    combine: Combine
+    dtype: DType
+    stores: tuple[Store, ...]
+    is_across: bool
+
+
+@dataclass(frozen=True)
+class ScanSchedule(Schedule):
+    """`rows` rows a program; the axis in one tile (`is_persistent`) or in steps of `block`.
+
+    With `piece`, each row is cut into pieces of so many elements, which programs share.
+    """
+
+    domain: ClassVar = {
+        "rows": powers_of_2(1, 128),
+        "block": powers_of_2(1, BLOCK),
+        "num_warps": WARPS,
+    }
+
+    rows: int
+    block: int
+    is_persistent: bool
+    num_warps: int = 4
+    piece: int | None = None
+
+
+class ScanTemplate(Template):
+    """One scan, with what is computed before and after it element by element."""
+
+    name = "scan"
+    kinds = frozenset(("scan",))
+    parts = (Scan,)
+
+    def lower(
+        self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
+    ) -> tuple[Scan]:
+        (node,) = [n for n in nodes if n.op.kind == "scan"]
+        (x,) = node.operands
+        result = node.results[0]
+        at = node.attrs["axis"] % x.type.rank
+        index = tuple(inliner.axis(f"_i{i}", d) for i, d in enumerate(x.shape))
+        axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape))
+        value = inliner.element(x, index)
+        dtype = x.dtype if not x.dtype.is_float else f64 if x.dtype == f64 else f32
+        ref = Ref(RESULT, dtype)
+        inliner.bound[result] = lambda place: ref
+        inliner.forget()
+        stores = []
+        for output in outputs:
+            path = path_between(inliner, result, output) or []
+            place = forward_index(inliner, path, result, index)
+            stored = inliner.element(output, place)
+            number = inliner.param(output, is_written=True)
+            stores.append(Store(number, linearize(place, output.shape), stored))
+        rows = tuple(a for i, a in enumerate(axes) if i != at and a.extent != 1)
+        is_across = any(d != 1 for d in x.shape[at + 1 :])
+        return (Scan(rows, axes[at], value, node.op.combine, dtype, tuple(stores), is_across),)
+
+    def points(self, part: Scan) -> Dim:
+        return product(a.extent for a in (*part.rows, part.axis))
+
+    def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+        (part,) = kernel.parts
+        facts = index_facts(kernel, ())
+        low, high = facts.bounds(part.axis.extent)
+        if part.is_across:
+            return 0, [(0, None, ScanSchedule(64, 64, False, 8))]
+        if low == high and high is not None and high <= BLOCK:
+            block = power_of_2(high)
+            count = min(max(1024 // block, 1), 128)
+            return 0, [(0, None, ScanSchedule(count, block, True, warps(count * block)))]
+        whole = ScanSchedule(1, BLOCK, False, 8)
+        likely = facts.hint(part.axis.extent)
+        if likely <= 2 * BLOCK:
+            return 0, [(0, None, whole)]
+        rows = product(a.extent for a in part.rows)
+        split = replace(whole, piece=BLOCK * ceildiv(likely, BLOCK * PIECES))
+        return rows, clip([(0, FEW_ROWS, split), (FEW_ROWS + 1, None, whole)], facts, rows)
