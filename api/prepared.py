@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from ..codegen.pack import pack, packed_shape
 from ..ir.evaluate import evaluate
 from ..ir.graph import Graph, Node, Value
 from ..ir.program import Program
@@ -13,7 +12,7 @@ from ..passes import PassResult
 
 
 class PreparedWeights(Mapping[str, np.ndarray]):
-    """Weights of `program` in their layouts, computed from the original ones.
+    """Weights of `program` as they are encoded, computed from the original ones.
 
     `load` gives an original weight by name. Nothing is kept: look each one up once.
     """
@@ -34,12 +33,13 @@ class PreparedWeights(Mapping[str, np.ndarray]):
         else:
             graph = _only(self._prepare, self._sources[name])
             (array,), _ = evaluate(graph, {}, self._load, precision=None)
-        return pack(buffer.layout, array.astype(buffer.type.dtype.numpy, copy=False))
+        dtype = buffer.type.dtype
+        return buffer.encoding.pack(array.astype(dtype.numpy, copy=False), dtype)
 
     def facts(self, name: str) -> tuple[tuple[int, ...], DType]:
         """Shape and dtype of one array, without computing it."""
         buffer = self._buffers[name]
-        return packed_shape(buffer.layout, buffer.type.shape), buffer.type.dtype
+        return buffer.stored.shape, buffer.stored.dtype
 
     def __contains__(self, name: object) -> bool:
         return name in self._buffers  # a look-up would compute the array

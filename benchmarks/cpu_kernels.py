@@ -18,9 +18,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from tilewright.codegen import pack
 from tilewright.codegen.cpp.compile import compile_library
 from tilewright.codegen.cpp.emit import emit_kernel
+from tilewright.codegen.encodings import streamed
 from tilewright.codegen.loops import (
     Apply,
     Axis,
@@ -151,8 +151,8 @@ def linear_kernel(n, k, dtype, gated=False):
     t, m, at_n, at_k = (symbol(s) for s in ("t", "m", "n", "k"))
     count = 2 if gated else 1
     params = [Param(TensorType((t, k), f32), False)]
-    layout = pack.weight_layout((n, k), dtype, cpu())
-    params += [Param(TensorType((n, k), dtype), False, layout)] * count
+    encoding = streamed((n, k), dtype, cpu())
+    params += [Param(TensorType((n, k), dtype), False, encoding)] * count
     params.append(Param(TensorType((t, n), f32), True))
     ws = tuple(Load(1 + i, at_n * k + at_k, f32) for i in range(count))
     value = Ref("acc0", f32)

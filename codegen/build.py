@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..ir.dim import Dim, maximum
+from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import BuildError, UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
@@ -15,8 +16,8 @@ from ..ir.steps import Choice, LaunchStep
 from ..ir.target import Target
 from ..ir.types import TensorType, i64
 from .backend import Backend, Launch, Launches
+from .encodings import choose_encodings
 from .lower import Lowered, lower_group
-from .pack import weight_layout
 from .templates import template_with
 from .updates import copy_kernel, written_back
 
@@ -36,11 +37,11 @@ def build(
     cost one compilation.
     """
     groups = split_groups(graph)
-    layouts = choose_layouts(graph, target)
+    encodings = choose_encodings(graph, target)
     ranges = Ranges(graph.facts, {} if kv is None else _made_by_engine(graph))
-    lowered = _lower_all(graph, groups, layouts, ranges, progress)
+    lowered = _lower_all(graph, groups, encodings, ranges, progress)
     backend = _backend(target, progress)
-    buffers = _make_buffers(graph, layouts)
+    buffers = _make_buffers(graph, encodings)
     names = _buffer_names(graph)
     base = _place_updates(graph, names, buffers, _arena_end(graph, buffers.values()))
     steps: list[LaunchStep] = []
@@ -114,28 +115,6 @@ def split_groups(graph: Graph) -> dict[str, list[Node]]:
     return groups
 
 
-def choose_layouts(graph: Graph, target: Target) -> dict[Value, str]:
-    """The layout of each weight: packed where a contraction streams it as rows of w."""
-    layouts: dict[Value, str] = {}
-    for weight in graph.weights:
-        if weight.type.rank == 2 and any(
-            _streams(graph, weight, u) for u in graph.uses.get(weight, ())
-        ):
-            layout = weight_layout(weight.shape, weight.dtype, target)
-            if layout != "plain":
-                layouts[weight] = layout
-    return layouts
-
-
-def _streams(graph: Graph, value: Value, user: Node) -> bool:
-    if user.op.name == "cast":
-        result = user.results[0]
-        return any(_streams(graph, result, u) for u in graph.uses.get(result, ()))
-    if user.op.name == "gated_linear":
-        return value in user.operands[1:]
-    return user.op.name == "matmul" and user.attrs["transpose_w"] and value is user.operands[1]
-
-
 def kernel_key(low: Lowered, target: Target) -> str:
     """Hash of all that decides a kernel's code; equal keys share the kernel."""
     text = repr((VERSION, target, low.kernel.params, low.kernel.parts, low.kernel.hints))
@@ -145,7 +124,7 @@ def kernel_key(low: Lowered, target: Target) -> str:
 def _lower_all(
     graph: Graph,
     groups: dict[str, list[Node]],
-    layouts: dict[Value, str],
+    encodings: dict[Value, Encoding],
     ranges: Ranges,
     progress: Progress,
 ) -> list[Lowered]:
@@ -153,7 +132,7 @@ def _lower_all(
     for number, (group, nodes) in enumerate(groups.items()):
         progress("lower", number, len(groups))
         try:
-            lowered.append(lower_group(graph, nodes, layouts, ranges))
+            lowered.append(lower_group(graph, nodes, encodings, ranges))
         except UnsupportedOp as error:
             problems.append(f"{group}: {error}")
     if problems:
@@ -238,7 +217,7 @@ def _buffer_names(graph: Graph) -> dict[Value, str]:
     return names
 
 
-def _make_buffers(graph: Graph, layouts: dict[Value, str]) -> dict[str, Buffer]:
+def _make_buffers(graph: Graph, encodings: dict[Value, Encoding]) -> dict[str, Buffer]:
     names = _buffer_names(graph)
     outputs = set(graph.outputs)
     made: list[Buffer] = []
@@ -247,7 +226,7 @@ def _make_buffers(graph: Graph, layouts: dict[Value, str]) -> dict[str, Buffer]:
         ("weight", graph.weights),
         ("state", graph.states),
     ):
-        made += [Buffer(names[v], v.type, role, layout=layouts.get(v, "plain")) for v in values]
+        made += [Buffer(names[v], v.type, role, encoding=encodings.get(v, ROWS)) for v in values]
     for node in graph.nodes:
         for index, result in enumerate(node.results):
             if node.op.kind == "state":

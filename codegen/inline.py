@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..ir.dim import Dim, Symbol, symbol, symbols_of
+from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.facts import Facts
 from ..ir.graph import Graph, Node, Value
@@ -24,11 +25,11 @@ from ..ir.index_map import (
 from ..ir.index_map import (
     Index as At,
 )
-from ..ir.indexing import AxisFacts, broadcast_index, linearize
+from ..ir.indexing import AxisFacts, broadcast_index
 from ..ir.program import Check as CheckFacts
 from ..ir.ranges import Ranges
 from ..ir.scalar import DIVISIONS, PREDICATES, Scalar
-from ..ir.types import DType, bool_, f32
+from ..ir.types import DType, bool_, f32, i32
 from .loops import Apply, Cast, Check, Const, Element, Index, Load, Param, Select, held, widened
 
 
@@ -39,14 +40,12 @@ class Inliner:
         self,
         graph: Graph,
         nodes: Sequence[Node],
-        layouts: dict[Value, str],
-        packed_offset: Callable[[str, tuple[Dim, ...], tuple[Dim, ...]], Dim],
+        encodings: Mapping[Value, Encoding],
         ranges: Ranges | None = None,
     ):
         self.graph = graph
         self.nodes = set(nodes)
-        self.layouts = layouts
-        self.packed_offset = packed_offset
+        self.encodings = encodings
         self.params: list[Param] = []
         self.values: list[Value] = []  # the value behind each parameter
         self.ranges = ranges or Ranges(graph.facts)
@@ -86,12 +85,21 @@ class Inliner:
             index = self.values.index(value)
             if is_written and not self.params[index].is_written:
                 old = self.params[index]
-                self.params[index] = Param(old.type, True, old.layout)
+                self.params[index] = Param(old.type, True, old.encoding)
             return index
-        self.values.append(value)
-        layout = self.layouts.get(value, "plain")
         is_constant = self.graph.is_weight(value)
-        self.params.append(Param(value.type, is_written, layout, is_constant))
+        type, encoding = value.type, self.encodings.get(value, ROWS)
+        if type.dtype.is_packed:
+            if is_written or not is_constant:
+                raise UnsupportedOp(
+                    f"elements of {type.dtype} are read from weights, and stored nowhere else",
+                    where=(value.node and value.node.loc) or value.name or "",
+                    facts=f"{type} shares bytes, which two threads cannot write",
+                    fix="cast it to u8 or i8 first",
+                )
+            type, encoding = encoding.stored(type), ROWS
+        self.values.append(value)
+        self.params.append(Param(type, is_written, encoding, is_constant))
         return len(self.params) - 1
 
     def is_inside(self, value: Value) -> bool:
@@ -115,15 +123,19 @@ class Inliner:
         """Drop remembered elements: after `bound` changed."""
         self._memo.clear()
 
-    def load(self, value: Value, index: tuple[Dim, ...]) -> Load:
-        """A load of a parameter."""
+    def load(self, value: Value, index: tuple[Dim, ...]) -> Element:
+        """A load of a parameter; of elements that share bytes, the bits of one of them."""
         number = self.param(value)
-        layout = self.params[number].layout
-        if layout == "plain" or self.keep_plain:
-            offset = linearize(index, value.shape)
-        else:
-            offset = self.packed_offset(layout, value.shape, index)
-        return Load(number, offset, widened(value.dtype), self.indirect_of(offset))
+        encoding = self.encodings.get(value, ROWS)
+        if encoding.is_panel and self.keep_plain:
+            encoding = ROWS
+        offset, bit = encoding.place(value.type, index)
+        dtype = widened(self.params[number].type.dtype)
+        load = Load(number, offset, dtype, self.indirect_of(offset))
+        if not value.dtype.is_packed:
+            return load
+        shift = Index(bit, i32, self.indirect_of(bit))
+        return _code(Apply("shift_right", (Cast(load, i32), shift), i32), value.dtype)
 
     def indirect_of(self, *offsets: Dim) -> tuple[tuple[str, Element], ...]:
         """Definitions of the indirect symbols that occur in `offsets`."""
@@ -250,6 +262,15 @@ class _Place(IndexContext):
         if checked is not element and not self.inliner.graph.facts.proved_le(1, size):
             self.unproved.append((size, checked))
         return self.inliner.indirect_symbol(checked)
+
+
+def _code(bits: Element, dtype: DType) -> Element:
+    """The value of the lowest bits of an i32 as an element of `dtype`."""
+    code = Apply("and", (bits, Const(2**dtype.bits - 1, i32)), i32)
+    if dtype.kind == "uint":
+        return code
+    sign = Const(1 << (dtype.bits - 1), i32)
+    return Apply("sub", (Apply("xor", (code, sign), i32), sign), i32)
 
 
 def cast(element: Element, source: DType, dtype: DType) -> Element:

@@ -10,6 +10,7 @@ an emitter names each once. A bf16 or f16 element is widened to f32 by `Load` an
 from dataclasses import dataclass, field
 
 from ..ir.dim import Dim, Symbol
+from ..ir.encoding import ROWS, Encoding
 from ..ir.types import DType, TensorType, f32, f64, i32, i64
 
 # ---- elements ------------------------------------------------------------------------------
@@ -263,15 +264,15 @@ class Sample(Part):
 
 @dataclass(frozen=True)
 class Param:
-    """A buffer a kernel is given. `layout` as in ir.program.Buffer; offsets in Load and Store are
-    of the plain row-major layout unless lowering already applied the packed one. `is_constant`
+    """A buffer a kernel is given. `encoding` as in ir.program.Buffer; offsets in Load and Store are
+    of plain rows unless lowering already applied the encoding. `is_constant`
     promises that no kernel of the program writes it (a weight): it may be read before the kernels
     in front are done.
     """
 
     type: TensorType
     is_written: bool
-    layout: str = "plain"
+    encoding: Encoding = ROWS
     is_constant: bool = False
 
 

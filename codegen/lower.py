@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ..ir.builder import Builder
 from ..ir.dim import symbol
+from ..ir.encoding import Encoding
 from ..ir.graph import Graph, Node, Value
 from ..ir.program import Check
 from ..ir.ranges import Ranges
@@ -12,7 +13,6 @@ from ..ir.types import TensorType, i64
 from .elements import kernel_symbols
 from .inline import Inliner
 from .loops import LoopKernel, Param
-from .pack import packed_offset
 from .templates import template_of
 
 
@@ -31,7 +31,7 @@ class Lowered:
 def lower_group(
     graph: Graph,
     nodes: Sequence[Node],
-    layouts: dict[Value, str],
+    encodings: dict[Value, Encoding],
     ranges: Ranges | None = None,
 ) -> Lowered:
     """The kernel of one group. UnsupportedOp when the nodes do not fit one template.
@@ -40,7 +40,7 @@ def lower_group(
     """
     results = group_results(graph, nodes)
     nodes, origin = _expand(nodes, results)
-    inliner = Inliner(graph, nodes, layouts, packed_offset, ranges)
+    inliner = Inliner(graph, nodes, encodings, ranges)
     outputs = [origin[r] for r in results]
     template = template_of(nodes)
     parts = template.lower(inliner, nodes, outputs)

@@ -14,7 +14,7 @@ from .types import DType, TensorType, f32
 
 def infer(op: Op, operands: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
     """Result types of `op`; ShapeError names the op and the operand types."""
-    problem = op.check_arity(len(operands))
+    problem = op.check_arity(len(operands)) or _packed_problem(op, operands)
     if problem is None:
         try:
             types = op.rule(*(v.type for v in operands), **attrs)
@@ -24,6 +24,13 @@ def infer(op: Op, operands: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[
             return types if isinstance(types, tuple) else (types,)
     shown = ", ".join(f"{n} is {v.type}" for n, v in zip(_names(op, operands), operands))
     raise ShapeError(f"{op.name}: {problem}", facts=shown)
+
+
+def _packed_problem(op: Op, operands: Sequence[Value]) -> str | None:
+    packed = [v.dtype for v in operands if v.dtype.is_packed]
+    if not packed or op.moves:
+        return None
+    return f"{packed[0]} is a dtype to store in, not to compute in: cast it first"
 
 
 def _names(op: Op, operands: Sequence[Value]) -> list[str]:

@@ -94,6 +94,11 @@ class Op:
         return self.tree is not None and self.tree.fn in COMMUTATIVE and self.tree.args == operands
 
     @property
+    def moves(self) -> bool:
+        """Whether it takes elements as they are: moves or converts them, and computes nothing."""
+        return self.kind in ("view", "gather") or self.tree == Scalar("arg", value="x")
+
+    @property
     def may_recompute(self) -> bool:
         """Whether a second copy of a node gives the same: not where it consumes a state."""
         return self.state_operand is None

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from .dim import Dim, Symbol, symbols_of
+from .encoding import ROWS, Encoding
 from .layout import KVLayout
 from .steps import LaunchStep, Step, late_symbols
 from .types import TensorType
@@ -28,9 +29,12 @@ class Buffer:
     type: TensorType
     role: str
     offset: Dim | None = None
-    layout: str = (
-        "plain"  # how a weight's elements are ordered; names a function of codegen/pack.py
-    )
+    encoding: Encoding = ROWS
+
+    @property
+    def stored(self) -> TensorType:
+        """The array that lies there: of a weight, what its encoding makes of it."""
+        return self.encoding.stored(self.type)
 
 
 FAULT_BYTES = 16  # of the record of one check; two i64: size + 1 (0: no fault), and the index

@@ -52,6 +52,7 @@ FUNCTIONS: dict[str, Callable] = {
     "and": lambda x, y: x & y,
     "or": lambda x, y: x | y,
     "xor": lambda x, y: x ^ y,
+    "shift_right": lambda x, y: x >> y,  # y from 0 to the bits of x, exclusive
     "not": lambda x: ~x,
     "where": np.where,
     "minimum": np.minimum,  # NaN wins, as in torch
@@ -99,6 +100,7 @@ _BINARY = {
     ast.BitAnd: "and",
     ast.BitOr: "or",
     ast.BitXor: "xor",
+    ast.RShift: "shift_right",
 }
 _COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 import ml_dtypes
 import numpy as np
 
-from .dim import Dim, product
+from .dim import Dim, ceildiv, product
 
 Shape = tuple[Dim, ...]
 
@@ -23,8 +23,17 @@ class DType:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one element."""
-        return self.bits // 8
+        """Bytes of one element alone; `size` has those of many."""
+        return -(-self.bits // 8)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether elements share bytes: such a dtype is for storage, and nothing computes in it."""
+        return self.bits < 8
+
+    def size(self, count: Dim) -> Dim:
+        """Bytes of `count` elements one after another, the last byte filled up."""
+        return count * self.nbytes if not self.is_packed else ceildiv(count * self.bits, 8)
 
     @property
     def is_float(self) -> bool:
@@ -67,6 +76,9 @@ class DType:
 
     def convert(self, array: np.ndarray) -> np.ndarray:
         """An array as this dtype, as `cast` does it: like NumPy, but f8e4m3 saturates."""
+        source = dtype_of(array.dtype)
+        if source is not None and source.is_packed:  # NumPy converts these to few others
+            array = array.astype(np.int8)
         if self.name == "f8e4m3":
             largest = float(ml_dtypes.finfo(self.numpy).max)
             array = np.clip(array, -largest, largest)  # a NaN stays one
@@ -94,7 +106,13 @@ i8 = _dtype("i8", 8, "int", np.int8)
 u8 = _dtype("u8", 8, "uint", np.uint8)
 bool_ = _dtype("bool", 8, "bool", np.bool_)
 
-DTYPES = {t.name: t for t in (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u8, bool_)}
+i4 = _dtype("i4", 4, "int", ml_dtypes.int4)
+u4 = _dtype("u4", 4, "uint", ml_dtypes.uint4)
+i2 = _dtype("i2", 2, "int", ml_dtypes.int2)
+u2 = _dtype("u2", 2, "uint", ml_dtypes.uint2)
+
+_ALL = (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u8, bool_, i4, u4, i2, u2)
+DTYPES = {t.name: t for t in _ALL}
 # how the safetensors format spells them
 SAFETENSORS = {
     "F64": f64,
@@ -136,8 +154,10 @@ class TensorType:
 
     @property
     def nbytes(self) -> Dim:
-        """Bytes when stored densely."""
-        return self.numel * self.dtype.nbytes
+        """Bytes when stored row by row, elements that share bytes in rows of whole bytes."""
+        if not self.dtype.is_packed or not self.shape:
+            return self.dtype.size(self.numel)
+        return product(self.shape[:-1]) * self.dtype.size(self.shape[-1])
 
     def with_shape(self, shape: Iterable[Dim]) -> "TensorType":
         """The same dtype, another shape."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..ir.dim import Dim, Symbol, symbols_of
 from ..ir.dim_text import parse_dim
+from ..ir.encoding import Encoding
 from ..ir.errors import ArtifactError, TilewrightError
 from ..ir.layout import KVLayout
 from ..ir.program import Buffer, Check, Kernel, Program
@@ -73,7 +74,7 @@ def _buffer(buffer: Buffer) -> dict[str, Any]:
         "shape": [_dim(d) for d in buffer.type.shape],
         "role": buffer.role,
         "offset": None if buffer.offset is None else _dim(buffer.offset),
-        "layout": buffer.layout,
+        "encoding": buffer.encoding.to_json(),
     }
 
 
@@ -165,7 +166,7 @@ def _read_buffer(data: Any, dims: _Dims) -> Buffer:
         TensorType(tuple(map(dims, data["shape"])), DTYPES[data["dtype"]]),
         _text(data["role"]),
         None if data["offset"] is None else dims(data["offset"]),
-        _text(data["layout"]),
+        Encoding.from_json(data["encoding"]),
     )
 
 

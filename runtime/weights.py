@@ -87,16 +87,11 @@ def _state_shape(buffer: Buffer, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _problem(view: View, buffer: Buffer) -> str | None:
-    said = f"{buffer.name} is {view.dtype}{list(view.shape)}"
-    if view.dtype is not buffer.type.dtype:
-        return f"{said}, must be {buffer.type}"
-    if buffer.layout == "plain" and view.shape != buffer.type.shape:
-        return f"{said}, must be {buffer.type}"
-    # a packed weight may be padded and of another rank, but is never smaller
-    needed = buffer.type.numel
-    if isinstance(needed, int) and int(np.prod(view.shape, dtype=np.int64)) < needed:
-        return f"{said}, must hold the {needed} elements of {buffer.type} as {buffer.layout}"
-    return None
+    stored = buffer.stored
+    if view.dtype is stored.dtype and view.shape == stored.shape:
+        return None
+    said = f"{buffer.name} is {view.dtype}{list(view.shape)}, must be {stored}"
+    return said if stored == buffer.type else f"{said}: {buffer.type} in {buffer.encoding}"
 
 
 def _place(view: View, buffer: Buffer, device: Device, borrow: bool) -> Array:

@@ -28,7 +28,7 @@ with no threads and gets its own. `tw_close` ends the threads and frees the scra
 then.
 
 Buffers start at a multiple of 64 bytes for speed; nothing breaks when one does not. Bools are bytes
-0 or 1. Weights lie as `Buffer.layout` says (codegen/pack.py).
+0 or 1. Weights lie as `Buffer.encoding` says (ir/encoding.py).
 
 Every kernel is `void NAME(void* const* p, const int64_t* d, const TwTeam* team)`, called by all
 threads of the team, and has a twin `void NAME_scratch(const int64_t* d, int64_t num_threads,

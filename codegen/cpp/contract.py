@@ -6,9 +6,9 @@ Accumulators other than f32 (f64 and integers) take a plain loop, one sum after 
 from dataclasses import replace
 
 from ...ir.dim import Dim, floordiv, mod, product, substitute
+from ...ir.encoding import PANEL
 from ...ir.errors import BuildError
 from ...ir.types import f32
-from .. import pack
 from ..elements import loads_of, mapped
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
 from . import dims
@@ -60,7 +60,7 @@ def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, 
     """(parameter, first panel) when `w` is panels of a packed weight just as they lie."""
     while isinstance(w, Cast) and w.to == f32 and w.arg.dtype == f32:
         w = w.arg
-    if not isinstance(w, Load) or kernel.params[w.param].layout == "plain" or w.indirect:
+    if not isinstance(w, Load) or not kernel.params[w.param].encoding.is_panel or w.indirect:
         return None
     *_, rows, k = kernel.params[w.param].type.shape
     n_factor = dims.coefficient(w.offset, part.n.name)
@@ -68,17 +68,17 @@ def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, 
     if (n_factor, k_factor) != (k, 1) or part.k.extent != k:
         return None
     start = substitute(w.offset, {part.n.name: 0, part.k.name: 0})
-    padded = rows % pack.PANEL != 0  # then only the first matrix starts where plain rows say
-    if mod(start, pack.PANEL * k) != 0 or (padded and start != 0):
+    padded = rows % PANEL != 0  # then only the first matrix starts where plain rows say
+    if mod(start, PANEL * k) != 0 or (padded and start != 0):
         return None
-    return w.param, floordiv(start, pack.PANEL * k)
+    return w.param, floordiv(start, PANEL * k)
 
 
 def unpack_loads(kernel: LoopKernel, element: Element) -> Element:
     """Plain offsets of packed weights replaced by where the elements lie."""
 
     def unpacked(e: Element) -> Element:
-        if not isinstance(e, Load) or kernel.params[e.param].layout == "plain":
+        if not isinstance(e, Load) or not kernel.params[e.param].encoding.is_panel:
             return e
         param = kernel.params[e.param]
         shape = param.type.shape
@@ -87,7 +87,8 @@ def unpack_loads(kernel: LoopKernel, element: Element) -> Element:
         for extent in reversed(shape[1:]):
             index.insert(0, mod(rest, extent))
             rest = floordiv(rest, extent)
-        return replace(e, offset=pack.packed_offset(param.layout, shape, (rest, *index)))
+        offset, _ = param.encoding.place(param.type, (rest, *index))
+        return replace(e, offset=offset)
 
     return mapped(element, unpacked)
 

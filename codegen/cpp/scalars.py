@@ -9,7 +9,7 @@ from ..loops import Cast, Const, Element, widened
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
-    "ne": "!=", "and": "&", "or": "|", "xor": "^",
+    "ne": "!=", "and": "&", "or": "|", "xor": "^", "shift_right": ">>",
 }  # fmt: skip
 _CALLS = {
     "floordiv": "tw_floordiv", "mod": "tw_mod", "minimum": "tw_min", "maximum": "tw_max",

@@ -223,6 +223,7 @@ TABLE: dict[str, Callable[..., str]] = {
     "and": _infix("&"),
     "or": _infix("|"),
     "xor": _infix("^"),
+    "shift_right": _infix(">>"),
     "not": lambda dtype, x: f"{x} == 0" if dtype.kind == "bool" else f"~{x}",
     "where": _call("tl.where"),
     "minimum": _extremum("minimum"),

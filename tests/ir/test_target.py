@@ -16,7 +16,7 @@ KINDS = {t.kind for t in TARGETS.values()}
 
 # (file, comparison) -> why a device is told by its name there
 BY_NAME = {
-    ("api/compiler.py", "name == 'cpu'"): "what a user writes for this machine's processor",
+    ("api/machine.py", "name == 'cpu'"): "what a user writes for this machine's processor",
     ("runtime/artifact.py", "target.get('kind') != 'cpu'"): "a manifest, which may be of any build",
     ("runtime/engine/memory.py", "device.kind == 'cpu'"): "a device that is open, not a target",
     ("runtime/engine/runner.py", "executable.device.kind != 'cpu'"): "the same",
@@ -106,8 +106,11 @@ def test_a_gpu_runs_code_of_its_own_major_version():
 @pytest.mark.parametrize("small", [d for d in DTYPES.values() if d.bits <= 16], ids=str)
 def test_holds_is_what_a_round_trip_says(small):
     """All values of a dtype of up to 16 bits, there and back."""
-    bits = np.arange(2**small.bits, dtype=np.uint32).astype(f"u{small.bits // 8}")
-    values = bits.view(small.numpy) if small != bool_ else np.array([False, True])
+    numbers = np.arange(2 if small == bool_ else 2**small.bits)
+    if small.is_float:
+        values = numbers.astype(f"u{small.nbytes}").view(small.numpy)
+    else:
+        values = numbers.astype(small.numpy)
     for dtype in DTYPES.values():
         if small.is_float and not dtype.is_float:
             assert not dtype.holds(small)

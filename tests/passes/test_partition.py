@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 
 from tilewright import passes
-from tilewright.codegen.build import choose_layouts, split_groups
+from tilewright.codegen.build import split_groups
+from tilewright.codegen.encodings import choose_encodings
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.target import cpu
 from tilewright.ir.types import bf16
@@ -46,9 +47,9 @@ def check_groups(graph):
 
 
 def lower_all(graph):
-    layouts = choose_layouts(graph, cpu())
+    encodings = choose_encodings(graph, cpu())
     for nodes in split_groups(graph).values():
-        lower_group(graph, nodes, layouts)
+        lower_group(graph, nodes, encodings)
 
 
 def ops_of(nodes):

@@ -13,12 +13,14 @@ import pytest
 from safetensors import safe_open
 
 from tilewright.ir.dim import Symbol, floordiv, maximum, symbol
+from tilewright.ir.encoding import Encoding
 from tilewright.ir.errors import ArtifactError
 from tilewright.ir.layout import KVLayout, LayerKV
 from tilewright.ir.program import ALIGNMENT, DIM, Buffer, Kernel, Program
 from tilewright.ir.steps import Choice, LaunchStep
 from tilewright.ir.types import TensorType, bf16, f16, f32
 from tilewright.runtime.artifact import (
+    VERSION,
     Artifact,
     is_artifact,
     load_artifact,
@@ -35,7 +37,7 @@ T, PAGES = symbol("t"), symbol("pages")
 def sample_program() -> Program:
     buffers = [
         Buffer("x", TensorType((T, 3), f32), "input"),
-        Buffer("w", TensorType((3, 5), bf16), "weight", layout="panels32"),
+        Buffer("w", TensorType((3, 5), bf16), "weight", encoding=Encoding("panel32")),
         Buffer("b", TensorType((7,), f16), "weight"),
         Buffer("s", TensorType((), f32), "weight"),
         Buffer("kv", TensorType((PAGES, 2, 2, 16, 64), bf16), "state"),
@@ -234,7 +236,7 @@ def test_missing_and_truncated_files_are_noticed(folder):
 
 def test_version_format_and_path(folder, tmp_path):
     edit_manifest(folder, lambda d: d.update(version=99))
-    with pytest.raises(ArtifactError, match="it has version 99, this runtime reads 2"):
+    with pytest.raises(ArtifactError, match=f"it has version 99, this runtime reads {VERSION}"):
         load_artifact(folder)
     edit_manifest(folder, lambda d: d.update(format="other"))
     with pytest.raises(ArtifactError, match=r"it has a manifest.json, which something else wrote"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tilewright.ir.dim import Symbol, symbol
+from tilewright.ir.encoding import ROWS
 from tilewright.ir.errors import ArtifactError, DeviceError, DimError, OutOfMemory, ShapeError
 from tilewright.ir.program import Buffer, Kernel, Program
 from tilewright.ir.steps import Choice, LaunchStep
@@ -82,8 +83,8 @@ def library(tmp_path_factory):
 B, N = symbol("b"), symbol("n")
 
 
-def buffer(name, shape, role, dtype=f32, offset=None, layout="plain"):
-    return Buffer(name, TensorType(shape, dtype), role, offset, layout)
+def buffer(name, shape, role, dtype=f32, offset=None, encoding=ROWS):
+    return Buffer(name, TensorType(shape, dtype), role, offset, encoding)
 
 
 def affine(blob, **changes) -> Program:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.codegen import pack
 from tilewright.codegen.cpp import abi
 from tilewright.codegen.cpp.compile import compile_library
 from tilewright.codegen.cpp.emit import emit_kernel
@@ -54,7 +53,9 @@ class Library:
     def run(self, name: str, arrays: Sequence[np.ndarray], dims: Mapping[str, int], threads=2):
         """Run in place; weights are packed first."""
         kernel = self.kernels[name]
-        given = [pack.pack(p.layout, a) for p, a in zip(kernel.params, arrays, strict=True)]
+        given = [
+            p.encoding.pack(a, p.type.dtype) for p, a in zip(kernel.params, arrays, strict=True)
+        ]
         for g, param in zip(given, kernel.params, strict=True):
             assert g.dtype == param.type.dtype.numpy, (g.dtype, param)
         step, keep = self.step(name, given, dims)

@@ -226,8 +226,9 @@ def test_one_failure_ends_the_other_compilers(tmp_path, monkeypatch):
 
 
 def test_every_dtype_is_copied():
-    library = Library({f"copy_{name}": copy(dtype) for name, dtype in DTYPES.items()})
-    for name, dtype in DTYPES.items():
+    whole = {name: dtype for name, dtype in DTYPES.items() if not dtype.is_packed}
+    library = Library({f"copy_{name}": copy(dtype) for name, dtype in whole.items()})
+    for name, dtype in whole.items():
         source = np.arange(256, dtype=np.uint8).repeat(dtype.nbytes).view(dtype.numpy)
         source = source.view(np.uint8) % 2 == 1 if dtype is bool_ else source
         target = np.zeros_like(source)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.codegen import pack
+from tilewright.codegen.encodings import streamed
 from tilewright.codegen.loops import (
     Apply,
     Axis,
@@ -19,6 +19,7 @@ from tilewright.codegen.loops import (
     Store,
 )  # fmt: skip
 from tilewright.ir.dim import symbol
+from tilewright.ir.encoding import ROWS, Encoding
 from tilewright.ir.target import cpu
 from tilewright.ir.types import TensorType, bf16, f16, f32, f64, i8, i32
 
@@ -30,9 +31,9 @@ t, b, m, n, k = (symbol(s) for s in ("t", "b", "m", "n", "k"))
 
 def linear(N: int, K: int, dtype, *, weights=1, packed=True, norm=False, out=f32) -> LoopKernel:
     """y = x @ w^T, scaled by rms(x) with `norm`, plus bias and residual; two weights multiply."""
-    layout = pack.weight_layout((N, K), dtype, cpu()) if packed else "plain"
+    encoding = streamed((N, K), dtype, cpu()) if packed else ROWS
     params = [Param(TensorType((t, K), f32), False)]
-    params += [Param(TensorType((N, K), dtype), False, layout)] * weights
+    params += [Param(TensorType((N, K), dtype), False, encoding)] * weights
     params.append(Param(TensorType((N,), f32), False))
     params.append(Param(TensorType((t, N), out), True))
     x = Load(0, m * K + k, f32)
@@ -83,7 +84,8 @@ def sliced() -> LoopKernel:
     """Rows 64..128 of a packed weight (in place), and rows 5.. of it through arithmetic."""
     K = 40
     params = (
-        Param(TensorType((t, K), f32), False), Param(TensorType((160, K), bf16), False, "panel32i"),
+        Param(TensorType((t, K), f32), False),
+        Param(TensorType((160, K), bf16), False, Encoding("panel32i")),
         Param(TensorType((t, 64), f32), True),
     )  # fmt: skip
     part = Contract(
@@ -99,7 +101,8 @@ def scaled_weight() -> LoopKernel:
     w = Apply("mul", (Load(1, (n + 5) * K + k, f32), Const(0.5, f32)), f32)
     w = Select(k, 11, w, Cast(w, bf16), f32)
     params = (
-        Param(TensorType((t, K), f32), False), Param(TensorType((160, K), bf16), False, "panel32i"),
+        Param(TensorType((t, K), f32), False),
+        Param(TensorType((160, K), bf16), False, Encoding("panel32i")),
         Param(TensorType((t, 70), f32), True),
     )  # fmt: skip
     part = Contract(
@@ -114,7 +117,8 @@ def heads() -> LoopKernel:
     N, K = 192, 48
     store = Store(2, ((n // 64) * t + m) * 64 + n % 64, Ref("acc0", f32))
     params = (
-        Param(TensorType((t, K), f32), False), Param(TensorType((N, K), f32), False, "panel32"),
+        Param(TensorType((t, K), f32), False),
+        Param(TensorType((N, K), f32), False, Encoding("panel32")),
         Param(TensorType((3, t, 64), f32), True),
     )  # fmt: skip
     part = Contract(

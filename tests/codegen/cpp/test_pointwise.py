@@ -4,7 +4,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.codegen import pack
 from tilewright.codegen.loops import (
     Apply,
     Axis,
@@ -19,6 +18,7 @@ from tilewright.codegen.loops import (
     Store,
 )  # fmt: skip
 from tilewright.ir.dim import maximum, symbol
+from tilewright.ir.encoding import Encoding
 from tilewright.ir.types import TensorType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 
 from .harness import Library
@@ -83,12 +83,12 @@ def append() -> LoopKernel:
 def embedding(dtype) -> LoopKernel:
     """A row of a packed table."""
     shape = (70, 40)
-    layout = "panel32i" if dtype == bf16 else "panel32"
-    offset = pack.packed_offset(layout, shape, (g, j))
+    encoding = Encoding("panel32i" if dtype == bf16 else "panel32")
+    offset, _ = encoding.place(TensorType(shape, dtype), (g, j))
     value = Load(1, offset, f32, (("g", Load(0, i, i64)),))
     part = Pointwise((Axis("i", n), Axis("j", 40)), (Store(2, i * 40 + j, value),))
     params = (
-        read(TensorType((n,), i64)), Param(TensorType(shape, dtype), False, layout),
+        read(TensorType((n,), i64)), Param(TensorType(shape, dtype), False, encoding),
         written(TensorType((n, 40), f32)),
     )  # fmt: skip
     return LoopKernel(params, (part,), ("n",), "pointwise")

@@ -1,0 +1,188 @@
+"""How the elements of a tensor lie in memory: one notion for weights, activations and caches.
+
+Order. `rows` is row-major. `panel32` of a weight [.., N, K] is [.., ceil(N/32), K, 32]: 32 rows
+side by side, zero where N is not a multiple; a kernel then reads whole cache lines in order.
+`panel32i`, for elements of 16 bits, is the same with each line interleaved, row j beside row
+j + 16, so that one load of 32-bit lanes holds two vectors of rows (in the low and the high halves).
+
+Packing. Elements of fewer than 8 bits share bytes. Elements `stride` apart lie in one byte, the
+first in its lowest bits: 1 is neighbours side by side, 16 a block of 32 elements of 4 bits whose
+first half lies in the low halves of 16 bytes (as in GGUF). A row ends with its last block.
+
+Meaning. Of codes, (code - zero) * scale is the value (the op `dequantize`): `group` neighbours
+along the last axis share them, and `scale` and `zero` name the tensors that hold them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+
+from .dim import Dim, ceildiv, floordiv, mod
+from .types import DType, TensorType, u8
+
+PANEL = 32
+_STEP = 64  # panels packed at a time
+ORDERS = ("rows", "panel32", "panel32i")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Order, packing and meaning of a tensor's elements; its dtype says how many bits each has."""
+
+    order: str = "rows"
+    stride: int = 1
+    group: int = 0  # 0: the elements are the values
+    scale: str | None = None
+    zero: str | None = None
+
+    def __post_init__(self):
+        if self.order not in ORDERS:
+            raise ValueError(f"no order of elements {self.order!r}: there are {', '.join(ORDERS)}")
+        if self.stride < 1 or self.group < 0 or (self.group > 0) != (self.scale is not None):
+            raise ValueError(f"{self} is no encoding: a stride is 1 or more, a group has a scale")
+
+    @property
+    def is_panel(self) -> bool:
+        return self.order != "rows"
+
+    def stored(self, type: TensorType) -> TensorType:
+        """The array that lies in memory for a tensor of `type`: `pack` makes it."""
+        if self.is_panel:
+            *batch, n, k = type.shape
+            return type.with_shape((*batch, ceildiv(n, PANEL), k, PANEL))
+        if type.dtype.bits >= 8:
+            return type
+        *batch, k = type.shape or (1,)
+        return TensorType((*batch, self._row_bytes(k, type.dtype)), u8)
+
+    def nbytes(self, type: TensorType) -> Dim:
+        """Bytes in memory, padding included."""
+        return self.stored(type).nbytes
+
+    def place(self, type: TensorType, index: tuple[Dim, ...]) -> tuple[Dim, Dim]:
+        """(element of the stored array, bit in it) at which the element `index` begins."""
+        shape, bit = type.shape, 0
+        if self.is_panel:
+            return self._panel_place(shape, index), 0
+        if type.dtype.bits < 8 and shape:
+            *batch, k = shape
+            shape = (*batch, self._row_bytes(k, type.dtype))
+            block = self.stride * (8 // type.dtype.bits)  # elements
+            within = mod(index[-1], block)
+            byte = floordiv(index[-1], block) * self.stride + mod(within, self.stride)
+            bit = floordiv(within, self.stride) * type.dtype.bits
+            index = (*index[:-1], byte)
+        offset: Dim = 0
+        for i, d in zip(index, shape, strict=True):
+            offset = offset * d + i
+        return offset, bit
+
+    def pack(self, array: np.ndarray, dtype: DType) -> np.ndarray:
+        """The stored array, contiguous, of elements of `dtype`, one an item of `array`."""
+        if self.is_panel:
+            return _to_panels(array, self._lanes())
+        if dtype.bits < 8:
+            return self._to_bytes(array, dtype)
+        # ascontiguousarray makes a vector of a scalar
+        return np.ascontiguousarray(array).reshape(array.shape)
+
+    def unpack(self, stored: np.ndarray, type: TensorType) -> np.ndarray:
+        """The inverse of `pack` for a tensor of `type`."""
+        shape: tuple[int, ...] = type.shape
+        if not self.is_panel and type.dtype.bits < 8:
+            return self._from_bytes(stored, shape, type.dtype)
+        if not self.is_panel:
+            return stored.reshape(shape)
+        *batch, n, k = shape
+        panels = stored.reshape(prod(batch), -(-n // PANEL), k, PANEL)
+        rows = np.empty((*panels.shape[:2], PANEL, k), stored.dtype)
+        rows[:, :, self._lanes()] = panels.transpose(0, 1, 3, 2)
+        return rows.reshape(prod(batch), len(rows[0]) * PANEL, k)[:, :n].reshape(shape)
+
+    # ---- panels ----
+
+    def _panel_place(self, shape: tuple[Dim, ...], index: tuple[Dim, ...]) -> Dim:
+        *batch, n, k = shape
+        offset: Dim = 0
+        for i, d in zip(index[:-2], batch, strict=True):
+            offset = offset * d + i
+        row, column = index[-2:]
+        lane = mod(row, PANEL)
+        if self.order == "panel32i":
+            lane = mod(lane, PANEL // 2) * 2 + floordiv(lane, PANEL // 2)
+        panel = offset * ceildiv(n, PANEL) + floordiv(row, PANEL)
+        return (panel * k + column) * PANEL + lane
+
+    def _lanes(self) -> np.ndarray:
+        """Which row of a panel lies at each position of its line."""
+        order = np.arange(PANEL)
+        return order.reshape(2, -1).T.reshape(-1) if self.order == "panel32i" else order
+
+    # ---- elements that share bytes ----
+
+    def _row_bytes(self, k: Dim, dtype: DType) -> Dim:
+        return ceildiv(k, self.stride * (8 // dtype.bits)) * self.stride
+
+    def _to_bytes(self, array: np.ndarray, dtype: DType) -> np.ndarray:
+        per, *batch, k = 8 // dtype.bits, *(array.shape or (1,))
+        blocks = -(-k // (self.stride * per))
+        codes = np.zeros((*batch, blocks * per * self.stride), np.uint8)
+        codes[..., :k] = array.astype(np.int8).astype(np.uint8) & (2**dtype.bits - 1)
+        codes = codes.reshape(*batch, blocks, per, self.stride)
+        shifts = np.arange(per, dtype=np.uint8)[:, None] * np.uint8(dtype.bits)
+        return np.bitwise_or.reduce(codes << shifts, axis=-2).reshape(*batch, blocks * self.stride)
+
+    def _from_bytes(self, stored: np.ndarray, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        per, *batch, k = 8 // dtype.bits, *(shape or (1,))
+        width = self._row_bytes(k, dtype)
+        shifts = np.arange(per, dtype=np.uint8)[:, None] * np.uint8(dtype.bits)
+        codes = stored.reshape(*batch, width // self.stride, 1, self.stride) >> shifts
+        codes = codes.reshape(*batch, width * per)[..., :k] & (2**dtype.bits - 1)
+        sign = np.int8(1 << (dtype.bits - 1) if dtype.kind == "int" else 0)
+        return ((codes.astype(np.int8) ^ sign) - sign).astype(dtype.numpy).reshape(shape)
+
+    # ---- as data ----
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from plain rows."""
+        return {k: v for k, v in asdict(self).items() if v != getattr(ROWS, k)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. TypeError or ValueError when it is not one."""
+        encoding = cls(**data)
+        texts = [t for t in (encoding.scale, encoding.zero) if t is not None]
+        if not all(isinstance(t, str) for t in texts) or type(encoding.stride) is not int:
+            raise TypeError(f"{data!r} is no encoding")
+        return encoding
+
+    def __str__(self) -> str:
+        text = self.order
+        if self.stride != 1:
+            text += f", {self.stride} apart"
+        if self.group:
+            text += f", groups of {self.group} by {self.scale}"
+        return text + (f" from {self.zero}" if self.zero is not None else "")
+
+
+ROWS = Encoding()
+
+
+def _to_panels(array: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+    *batch, n, k = array.shape
+    panels = -(-n // PANEL)
+    out = np.zeros((prod(batch), panels, k, PANEL), array.dtype)
+    for source, target in zip(array.reshape(prod(batch), n, k), out, strict=True):
+        full = n // PANEL
+        rows = source[: full * PANEL].reshape(full, PANEL, k)
+        for at in range(0, full, _STEP):  # in steps: the copy in another order is a temporary
+            stop = min(at + _STEP, full)
+            target[at:stop] = rows[at:stop, lanes].transpose(0, 2, 1)
+        if full != panels:
+            last = np.zeros((PANEL, k), array.dtype)
+            last[: n - full * PANEL] = source[full * PANEL :]
+            target[full] = last[lanes].T
+    return out.reshape(*batch, panels, k, PANEL)
