@@ -7,25 +7,24 @@ no other place: so tokens, rows and shards are followed through a graph.
 from collections.abc import Sequence
 from typing import Any
 
-from .dim import Call, Dim, Expr, Symbol, symbol, symbols_of
+from .dim import Call, Dim, Expr, symbol, symbols_of
 from .facts import Facts
 from .graph import Node, Value
-from .index_map import Checked, Index, IndexContext, Read, leaves, map_index
-from .indexing import AxisFacts
+from .index_map import Checked, Read, SymbolContext, leaves, map_index
 from .op import normalize_axis
 from .types import Shape
 
 # an axis of the result; None where it is kept apart and lies along none; the words for how the op
 # mixes along it, as in "it reduces" the axis
 Along = int | str | None
-DIFFERENT = "two operands lie along different axes of the result with"
+DIFFERENT = "every place meets every other one along"  # two operands lie across each other
 
 
 class Axes:
     """Queries over nodes of graphs whose symbols `facts` knows."""
 
     def __init__(self, facts: Facts):
-        self._facts = facts
+        self.facts = facts
         self._known: dict[Any, tuple[tuple[Along, ...], ...]] = {}
 
     def of(self, node: Node) -> tuple[tuple[Along, ...], ...]:
@@ -66,7 +65,7 @@ class Axes:
 
     def _of_map(self, node: Node) -> tuple[tuple[Along, ...], ...]:
         shape = node.results[0].shape
-        at = _Symbols(node, self._facts)
+        at = SymbolContext(node, self.facts)
         mapped = map_index(node, at, at.index)
         reads = [(m.operand, m.index) for m in leaves(mapped) if isinstance(m, (Read, Checked))]
         reads += at.lookups
@@ -97,28 +96,6 @@ class Axes:
                 return along
             places.update(dict.fromkeys(node.results, along))
         return places.get(end)
-
-
-class _Symbols(IndexContext):
-    """The index `_i0, _i1, ...` of a result, and lookups as further symbols."""
-
-    def __init__(self, node: Node, facts: Facts):
-        self.result = node.results[0].type
-        self.index = tuple(symbol(f"_i{i}") for i in range(self.result.rank))
-        self.lookups: list[tuple[int, Index]] = []
-        extents = {f"_i{i}": d for i, d in enumerate(self.result.shape)}
-        highest = {name: facts.bounds(d)[1] for name, d in extents.items()}
-        axes = {
-            name: Symbol(name, 0, None if high is None else max(high - 1, 0))
-            for name, high in highest.items()
-        }
-        self.facts = AxisFacts(facts.symbols, axes, extents)
-
-    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
-        name = f"_g{len(self.lookups)}"
-        self.lookups.append((operand, index))
-        self.facts.symbols[name] = Symbol(name, 0)
-        return symbol(name)
 
 
 def _lies(at: Dim, size: Dim, shape: Shape) -> Along:

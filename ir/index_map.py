@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .dim import Dim
+from .dim import Dim, Symbol, symbol
 from .facts import Facts
 from .graph import Node
+from .indexing import AxisFacts
 from .types import TensorType
 
 Index = tuple[Dim, ...]
@@ -90,3 +91,28 @@ def leaves(mapped: Mapped) -> Iterator[Read | Fill | Number | Checked]:
         yield from leaves(mapped.other)
     else:
         yield mapped
+
+
+class SymbolContext(IndexContext):
+    """The map of a node at `index`, (_i0, _i1, ...): what it does everywhere at once.
+
+    What it looks up is in `lookups`, as (operand, index), and stands for itself as a symbol.
+    """
+
+    def __init__(self, node: Node, facts: Facts):
+        self.result = node.results[0].type
+        self.index = tuple(symbol(f"_i{i}") for i in range(self.result.rank))
+        self.extents = {f"_i{i}": d for i, d in enumerate(self.result.shape)}
+        self.lookups: list[tuple[int, Index]] = []
+        highest = {name: facts.bounds(d)[1] for name, d in self.extents.items()}
+        axes = {
+            name: Symbol(name, 0, None if high is None else max(high - 1, 0))
+            for name, high in highest.items()
+        }
+        self.facts = AxisFacts(facts.symbols, axes, self.extents)
+
+    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
+        name = f"_g{len(self.lookups)}"
+        self.lookups.append((operand, index))
+        self.facts.symbols[name] = Symbol(name, 0)
+        return symbol(name)

@@ -62,6 +62,8 @@ class Op:
     finish: str | None = None  # what a reduction makes of its x, of `count` elements
     contraction: Callable[..., Contraction] | None = None  # of a contraction, from its attributes
     declared_cost: str | None = None
+    fills: str | None = None  # the attribute that a view puts where it reads no operand
+    is_whole: bool = True  # False: `decompose` takes it apart
     reference: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
     index_map: Callable[..., Any] | None = None
@@ -92,6 +94,16 @@ class Op:
         """Whether its two operands may change places."""
         operands = tuple(Scalar("arg", value=name) for name in self.operands)
         return self.tree is not None and self.tree.fn in COMMUTATIVE and self.tree.args == operands
+
+    @cached_property
+    def is_cast(self) -> bool:
+        """Whether it is x in another dtype and nothing else."""
+        return self.tree is not None and self.tree.fn == "arg"
+
+    @property
+    def is_renaming(self) -> bool:
+        """Whether each element of the result is one of the operand's, of which there is one."""
+        return self.kind == "view" and not self.is_variadic and self.fills is None
 
     @property
     def moves(self) -> bool:
@@ -147,13 +159,15 @@ def op(
     combine: Combine | None = None,
     finish: str | None = None,
     cost: str | None = None,
+    fills: str | None = None,
+    is_whole: bool | None = None,
 ):
     """Decorator that declares an op; see the module docstring.
 
     `scalar` makes the op elementwise and complete: its value, reference and generated code all
     come from that expression. `combine` does the same for a reduction or a scan; `finish`, over x
     and count, is what a reduction makes of the combination of `count` elements. `cost` is given
-    where it does not follow from the scalar.
+    where it does not follow from the scalar, `is_whole` where a kernel takes a composite as it is.
     """
 
     def declare(rule: Callable) -> Op:
@@ -182,6 +196,8 @@ def op(
             combine=combine,
             finish=finish,
             declared_cost=cost,
+            fills=fills,
+            is_whole=resolved != "composite" if is_whole is None else is_whole,
             state_operand=0 if resolved == "state" else None,
         )
         if name in OPS:

@@ -1,17 +1,19 @@
 """Between which dims all elements of an integer value lie."""
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from .dim import Dim, maximum, minimum
+from .axes import combined_axes
+from .dim import Dim, maximum, minimum, product, substitute, symbols_of
 from .facts import Facts
 from .graph import Node, Value
+from .index_map import Checked, Fill, Mapped, Number, Read, SymbolContext, leaves, map_index
+from .indexing import coefficient_of
+from .scalar import Scalar
 
 Range: TypeAlias = tuple[Dim | None, Dim | None]  # both ends included; None is unbounded
 UNKNOWN: Range = (None, None)
 DEPTH = 64  # operations that a proof looks back over
-
-_SAME = frozenset("reshape transpose broadcast_to slice gather gather_elements cast".split())
 
 
 class Ranges:
@@ -69,30 +71,53 @@ class Ranges:
         return found if None not in found or dtype.bits == 64 else UNKNOWN
 
     def _computed(self, node: Node, depth: int) -> Range:
-        attrs = node.attrs
-        ranges = [self.of(v, depth) for v in node.operands]
-        match node.op.name:
-            case name if name in _SAME:
-                return ranges[0]
-            case "full":
-                value = int(attrs["value"])
-                return value, value
-            case "dim_value":
-                return attrs["value"], attrs["value"]
-            case "iota":
-                first, last = attrs["start"], attrs["start"] + (attrs["length"] - 1) * attrs["step"]
-                return (first, last) if attrs["step"] >= 0 else (last, first)
-            case "check_index":
-                return 0, attrs["size"] - 1
-            case "argmax" | "argmin":
-                return 0, node.operands[0].shape[attrs["axis"]] - 1
-            case "concat":
-                return self._either(ranges)
+        op = node.op
+        if op.value_range is not None:
+            return op.value_range(*(v.type for v in node.operands), **node.attrs)
+        if op.tree is not None:
+            ranges = {n: self.of(v, depth) for n, v in zip(op.operands, node.operands)}
+            return self._scalar(op.tree, ranges, node.attrs)
+        if op.combine is not None and op.combine.picks_index:
+            shape = node.operands[0].shape
+            return 0, product(shape[axis] for axis in combined_axes(node)) - 1
+        if op.index_map is not None:
+            at = SymbolContext(node, self._facts)
+            found = leaves(map_index(node, at, at.index))
+            return self._either([self._leaf(node, each, at, depth) for each in found])
+        return UNKNOWN
+
+    def _leaf(self, node: Node, leaf: Mapped, at: SymbolContext, depth: int) -> Range:
+        match leaf:
+            case Read(operand):
+                return self.of(node.operands[operand], depth)
+            case Fill(value):
+                return int(value), int(value)
+            case Checked(size=size):
+                return 0, size - 1
+            case Number(value):
+                low = high = value
+                for name in symbols_of(value) & at.extents.keys():
+                    factor, last = coefficient_of(value, name), at.extents[name] - 1
+                    if not isinstance(factor, int):
+                        return UNKNOWN
+                    low = substitute(low, {name: 0 if factor >= 0 else last})
+                    high = substitute(high, {name: last if factor >= 0 else 0})
+                return low, high
+        return UNKNOWN
+
+    def _scalar(
+        self, tree: Scalar, operands: Mapping[str, Range], attrs: Mapping[str, Any]
+    ) -> Range:
+        """Interval arithmetic over the functions of the scalar language."""
+        if tree.fn == "arg":
+            return operands[tree.value]
+        if tree.fn in ("const", "attr"):
+            value = tree.value if tree.fn == "const" else attrs[tree.value]
+            return (value, value) if isinstance(value, int) else UNKNOWN
+        ranges = [self._scalar(arg, operands, attrs) for arg in tree.args]
+        match tree.fn:
             case "where":
                 return self._either(ranges[1:])
-            case "pad":
-                value = int(attrs["value"])
-                return self._either([ranges[0], (value, value)])
             case "add":
                 return _plus(*ranges)
             case "sub":
@@ -106,22 +131,18 @@ class Ranges:
             case "floordiv":
                 return self._quotient(*ranges)
             case "minimum":
-                lows = [low for low, _ in ranges if low is not None]
-                highs = [high for _, high in ranges if high is not None]
-                low = minimum(*lows) if len(lows) == 2 else None
-                return low, minimum(*highs) if len(highs) == 2 else next(iter(highs), None)
+                lows, highs = zip(*ranges)
+                return _of_both(lows, minimum), _of_known(highs, minimum)
             case "maximum":
-                lows = [low for low, _ in ranges if low is not None]
-                highs = [high for _, high in ranges if high is not None]
-                low = maximum(*lows) if len(lows) == 2 else next(iter(lows), None)
-                return low, maximum(*highs) if len(highs) == 2 else None
+                lows, highs = zip(*ranges)
+                return _of_known(lows, maximum), _of_both(highs, maximum)
         return UNKNOWN
 
     def _either(self, ranges: list[Range]) -> Range:
         low, high = ranges[0]
-        for other_low, other_high in ranges[1:]:
-            low = None if low is None or other_low is None else minimum(low, other_low)
-            high = None if high is None or other_high is None else maximum(high, other_high)
+        for other in ranges[1:]:
+            low = _of_both((low, other[0]), minimum)
+            high = _of_both((high, other[1]), maximum)
         return low, high
 
     def _times(self, a: Range, b: Range) -> Range:
@@ -154,3 +175,12 @@ def _plus(a: Range, b: Range) -> Range:
 
 def _minus(a: Range) -> Range:
     return None if a[1] is None else a[1] * -1, None if a[0] is None else a[0] * -1
+
+
+def _of_both(ends: Sequence[Dim | None], pick: Callable[..., Dim]) -> Dim | None:
+    return None if None in ends else pick(*ends)
+
+
+def _of_known(ends: Sequence[Dim | None], pick: Callable[..., Dim]) -> Dim | None:
+    known = [end for end in ends if end is not None]
+    return pick(*known) if len(known) > 1 else next(iter(known), None)

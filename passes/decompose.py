@@ -11,19 +11,19 @@ from . import findings
 from .manager import Pass
 from .rewrite import replace_nodes
 
-# what kernels are generated for whole; they expand these themselves
-KEPT = ("rms_norm", "layer_norm", "softmax", "paged_attention", "gated_linear")
-
 
 @dataclass(frozen=True)
 class Decompose(Pass):
-    """Code is generated for few ops; the rest must be written in those."""
+    """Code is generated for few ops; the rest must be written in those.
+
+    What is declared whole stays, as kernels expand it themselves; `keep` names the ops instead.
+    """
 
     name = "decompose"
-    keep: tuple[str, ...] = KEPT
+    keep: tuple[str, ...] | None = None
 
     def run(self, graph: Graph) -> Graph:
-        unknown = [name for name in self.keep if name not in OPS]
+        unknown = [name for name in self.keep or () if name not in OPS]
         if unknown:
             raise PassError(f"decompose: keep names no such op: {', '.join(unknown)}")
         # a decomposition may use composites that are to be taken apart in turn
@@ -35,7 +35,8 @@ class Decompose(Pass):
         raise PassError("decompose: decompositions go round in a circle")
 
     def replace(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        if node.op.decomposition is None or node.op.name in self.keep:
+        keeps = node.op.is_whole if self.keep is None else node.op.name in self.keep
+        if node.op.decomposition is None or keeps:
             return None
         findings.current().fire(node.op.name)
         result = node.op.decomposition(b, *operands, **node.attrs)

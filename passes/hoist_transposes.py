@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..ir.axes import Axes
 from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import normalize_axis
@@ -11,7 +12,7 @@ from .manager import Pass
 from .rewrite import replace_nodes, rewrite
 from .view_rules import VIEW_RULES
 
-_PASSED = frozenset(("slice", "concat", "pad", "rope", "rms_norm", "layer_norm"))
+_ANY_ORDER = frozenset(("elementwise", "view", "composite", "scan"))
 MAX_DEPTH = 12  # ops between a transpose and the one it is to meet
 
 
@@ -38,6 +39,7 @@ class HoistTransposes(Pass):
 class _Hoist:
     def __init__(self, graph: Graph):
         self.graph = graph
+        self.axes = Axes(graph.facts)
 
     def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
         inner = node.operands[0].node
@@ -46,8 +48,8 @@ class _Hoist:
         perm = node.attrs["perm"]
         mapped = operands[0].node
         assert mapped is not None
-        result = _moved(b, mapped, perm)
-        if result is None or not any(_leads_to_transpose(v) for v in inner.operands):
+        result = _moved(b, mapped, perm, self.axes)
+        if result is None or not any(_leads_to_transpose(v, self.axes) for v in inner.operands):
             return None
         findings.current().fire(f"above {inner.op.name}")
         return [result]
@@ -59,44 +61,54 @@ class _Hoist:
         return result not in self.graph.results and (len(uses) == 1 or inner.op.kind == "view")
 
 
-def _leads_to_transpose(value: Value, depth: int = MAX_DEPTH) -> bool:
+def _leads_to_transpose(value: Value, axes: Axes, depth: int = MAX_DEPTH) -> bool:
     node = value.node
     if node is None or depth == 0:
         return False
     if node.op.name == "transpose":
         return True
-    if node.op.kind == "elementwise" or node.op.name in _PASSED:
-        return any(_leads_to_transpose(v, depth - 1) for v in node.operands)
-    return False
+    if mixed_axes(node, axes) is None:
+        return False
+    return any(_leads_to_transpose(v, axes, depth - 1) for v in node.operands)
 
 
-def _moved(b: Builder, node: Node, perm: tuple[int, ...]) -> Value | None:
+def _moved(b: Builder, node: Node, perm: tuple[int, ...], axes: Axes) -> Value | None:
     """transpose(op(x, ...)) as op(transpose(x), ...); None when the op does not allow it."""
-    rank = len(perm)
-    match node.op.name:
-        case "slice" | "concat" | "pad":
-            axis = normalize_axis(node.attrs["axis"], rank)
-            moved = [b.transpose(v, perm=perm) for v in node.operands]
-            return b.node(node.op, moved, {**node.attrs, "axis": perm.index(axis)}).result
-        case "rope":
-            if perm[-1] != rank - 1:
-                return None
-            return b.node(node.op, [_turned(b, v, perm) for v in node.operands], {}).result
-        case "rms_norm" | "layer_norm":
-            if perm[-1] != rank - 1:
-                return None
-            x, *weights = node.operands
-            return b.node(node.op, [b.transpose(x, perm=perm), *weights], node.attrs).result
-    if node.op.kind != "elementwise":
+    mixed = mixed_axes(node, axes)
+    if mixed is None:
         return None
-    return b.node(node.op, [_turned(b, v, perm) for v in node.operands], node.attrs).result
+    attrs = dict(node.attrs)
+    if "axis" in attrs:
+        attrs["axis"] = perm.index(normalize_axis(attrs["axis"], len(perm)))
+    elif any(perm[axis] != axis for axis in mixed):
+        return None
+    return b.node(node.op, [_turned(b, v, perm) for v in node.operands], attrs).result
+
+
+def mixed_axes(node: Node, axes: Axes) -> frozenset[int] | None:
+    """Axes along which the op mixes, where it treats the other ones alike, whatever their order.
+
+    None for an op that does not: its operands lie otherwise than broadcasting lays them, or its
+    attributes list axes.
+    """
+    if node.op.kind not in _ANY_ORDER or any(isinstance(a, tuple) for a in node.attrs.values()):
+        return None
+    rank = node.results[0].type.rank
+    mixed = set()
+    for operand in axes.of(node):
+        for axis, along in enumerate(operand, rank - len(operand)):
+            if isinstance(along, str):
+                mixed.add(axis)
+            elif along not in (axis, None):
+                return None
+    return frozenset(mixed)
 
 
 def _turned(b: Builder, value: Value, perm: tuple[int, ...]) -> Value:
-    """The operand of a broadcasting op, transposed; scalars as they are."""
-    if value.type.rank == 0:
-        return value
+    """The operand of a broadcasting op, transposed; as it is where its axes keep their places."""
     missing = len(perm) - value.type.rank
+    if all(perm[axis] == axis for axis in range(missing, len(perm))):
+        return value
     if missing:
         value = b.reshape(value, shape=(1,) * missing + value.shape)
     return b.transpose(value, perm=perm)

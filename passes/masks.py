@@ -4,18 +4,18 @@ The element of a mask at [..., i, j] is followed through views, comparisons and 
 condition in dims over the symbols `_i` and `_j`. What cannot be read is left as it is.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..ir.dim import Dim, Symbol, floordiv, mod, product, symbol, symbols_of
-from ..ir.facts import Facts
+from ..ir.dim import Dim, Symbol, symbol, symbols_of
 from ..ir.graph import Graph, Node, Value
-from ..ir.op import normalize_axis
+from ..ir.index_map import Fill, Index, IndexContext, Mapped, Number, Read, map_index
+from ..ir.indexing import AxisFacts, broadcast_index
+from ..ir.scalar import Scalar
 from .patterns import constant_of
 
 I, J = symbol("_i"), symbol("_j")
 LARGE = 1e4  # a float mask's "not seen" is minus infinity, or below minus this
-
-Index = tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class _Reader:
     def __init__(self, graph: Graph, queries: Dim, keys: Dim):
         self.queries, self.keys = queries, keys
         self.is_finite = False  # a fill that was read is a large number, not minus infinity
-        self.facts = Facts({**graph.symbols, "_i": Symbol("_i", 0), "_j": Symbol("_j", 0)})
+        axes = {"_i": Symbol("_i", 0), "_j": Symbol("_j", 0)}
+        self.facts = AxisFacts(graph.symbols, axes, {"_i": queries, "_j": keys})
 
     # ---- conditions ----
 
@@ -114,10 +115,10 @@ class _Reader:
         if node.op.name == "not":
             return self.negation(node.operands[0], index)
         if node.op.name == "and":
-            parts = [self.bool_conditions(v, _operand_index(v, index)) for v in node.operands]
+            parts = [self.bool_conditions(v, broadcast_index(index, v.type)) for v in node.operands]
             return _all_of(parts)
         if node.op.name in ("le", "lt", "ge", "gt"):
-            left, right = (self.integer(v, _operand_index(v, index)) for v in node.operands)
+            left, right = (self.integer(v, broadcast_index(index, v.type)) for v in node.operands)
             if left is None or right is None:
                 return None
             return (_compared(node.op.name, left, right),)
@@ -127,7 +128,9 @@ class _Reader:
         """not (a or b)  is  not a and not b"""
         node = value.node
         if node is not None and node.op.name == "or":
-            return _all_of([self.negation(v, _operand_index(v, index)) for v in node.operands])
+            return _all_of(
+                [self.negation(v, broadcast_index(index, v.type)) for v in node.operands]
+            )
         inner = None if node is None else self.through(node, index)
         if inner is not None:
             return self.negation(*inner)
@@ -149,9 +152,9 @@ class _Reader:
             return None
         condition, seen, unseen = node.operands
         if constant_of(seen) == 0 and self.is_large_negative(unseen):
-            return self.bool_conditions(condition, _operand_index(condition, index))
+            return self.bool_conditions(condition, broadcast_index(index, condition.type))
         if constant_of(unseen) == 0 and self.is_large_negative(seen):
-            return self.negation(condition, _operand_index(condition, index))
+            return self.negation(condition, broadcast_index(index, condition.type))
         return None
 
     def is_large_negative(self, value: Value) -> bool:
@@ -168,75 +171,33 @@ class _Reader:
         node = value.node
         if node is None:
             return None
-        inner = self.through(node, index)
-        if inner is not None:
-            return self.integer(*inner)
-        match node.op.name:
-            case "full":
-                number = node.attrs["value"]
+        if node.op.tree is not None:
+            operands = {
+                name: self.integer(v, broadcast_index(index, v.type))
+                for name, v in zip(node.op.operands, node.operands)
+            }
+            return _integer_of(node.op.tree, operands)
+        match self.mapped(node, index):
+            case Read(operand, inner):
+                return self.integer(node.operands[operand], inner)
+            case Fill(number):
                 return int(number) if float(number).is_integer() else None
-            case "iota":
-                return node.attrs["start"] + index[0] * node.attrs["step"]
-            case "dim_value":
-                return node.attrs["value"]
-            case "cast":
-                return self.integer(node.operands[0], index)
-            case "add" | "sub" | "mul":
-                left, right = (self.integer(v, _operand_index(v, index)) for v in node.operands)
-                if left is None or right is None:
-                    return None
-                match node.op.name:
-                    case "add":
-                        return left + right
-                    case "sub":
-                        return left - right
-                return left * right
+            case Number(dim):
+                return dim
         return None
 
     def through(self, node: Node, index: Index) -> tuple[Value, Index] | None:
         """Where a view's (or a lookup's) element comes from; None for other ops."""
-        source = node.operands[0] if node.operands else None
-        if source is None:
-            return None
-        match node.op.name:
-            case "reshape":
-                return source, self.reshaped(index, node.results[0].shape, source.shape)
-            case "transpose":
-                inner: list[Dim] = [0] * len(index)
-                for at, axis in zip(index, node.attrs["perm"]):
-                    inner[axis] = at
-                return source, tuple(inner)
-            case "broadcast_to":
-                return source, _operand_index(source, index)
-            case "slice":
-                axis = normalize_axis(node.attrs["axis"], len(index))
-                at = index[axis] * node.attrs["step"] + node.attrs["start"]
-                return source, (*index[:axis], at, *index[axis + 1 :])
-            case "gather":
-                return self.looked_up(node, index)
-        return None
+        mapped = self.mapped(node, index)
+        return (node.operands[mapped.operand], mapped.index) if isinstance(mapped, Read) else None
 
-    def reshaped(self, index: Index, shape: tuple[Dim, ...], to: tuple[Dim, ...]) -> Index:
-        kept = [(at, d) for at, d in zip(index, shape) if d != 1]
-        if [d for _, d in kept] == [d for d in to if d != 1]:
-            rest = iter(at for at, _ in kept)
-            return tuple(0 if d == 1 else next(rest) for d in to)
-        offset: Dim = 0
-        for at, dim in zip(index, shape):
-            offset = offset * dim + at
-        result: list[Dim] = []
-        for axis, dim in enumerate(to):
-            inner = product(to[axis + 1 :])
-            result.append(mod(floordiv(offset, inner), dim) if axis else floordiv(offset, inner))
-        return tuple(result)
-
-    def looked_up(self, node: Node, index: Index) -> tuple[Value, Index] | None:
-        source, where = node.operands
-        axis = normalize_axis(node.attrs["axis"], source.type.rank)
-        at = self.integer(where, index[axis : axis + where.type.rank])
-        if at is None:
+    def mapped(self, node: Node, index: Index) -> Mapped | None:
+        """What the op's index map says, None when it has none or looks up what is not a dim."""
+        if node.op.index_map is None:
             return None
-        return source, (*index[:axis], at, *index[axis + where.type.rank :])
+        at = _Lookups(self, node)
+        mapped = map_index(node, at, index)
+        return None if at.failed else mapped
 
     # ---- meaning ----
 
@@ -261,10 +222,28 @@ class _Reader:
         return None
 
 
-def _operand_index(operand: Value, index: Index) -> Index:
-    """The index of an operand under broadcasting."""
-    tail = index[len(index) - operand.type.rank :]
-    return tuple(0 if d == 1 else at for at, d in zip(tail, operand.shape))
+class _Lookups(IndexContext):
+    """Lookups whose index is a dim."""
+
+    def __init__(self, reader: _Reader, node: Node):
+        self.reader, self.node = reader, node
+        self.result, self.facts = node.results[0].type, reader.facts
+        self.failed = False
+
+    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
+        found = self.reader.integer(self.node.operands[operand], index)
+        self.failed = self.failed or found is None or wraps
+        return 0 if found is None else found
+
+
+def _integer_of(tree: Scalar, operands: Mapping[str, Dim | None]) -> Dim | None:
+    if tree.fn == "arg":
+        return operands[tree.value]
+    args = [_integer_of(arg, operands) for arg in tree.args]
+    if None in args or tree.fn not in ("add", "sub", "mul"):
+        return None
+    left, right = args
+    return {"add": left + right, "sub": left - right, "mul": left * right}[tree.fn]
 
 
 def _compared(name: str, left: Dim, right: Dim) -> Condition:

@@ -11,8 +11,6 @@ from .manager import Pass
 from .rewrite import remove_dead
 from .weight_only import hoisted, is_weight_only, weight_only
 
-_TRANSCENDENTAL = frozenset("silu gelu gelu_tanh sigmoid tanh exp erf".split())
-
 
 @dataclass(frozen=True)
 class Projection:
@@ -57,7 +55,7 @@ class MergeProjections(Pass):
             findings.current().decline("merge", "the weight is stored [in, out]")
             return True
         users = graph.uses.get(p.end, ())
-        if len(users) == 1 and users[0].op.name in _TRANSCENDENTAL:
+        if len(users) == 1 and users[0].op.tree and users[0].op.cost == "expensive":
             # it ends its own product for free; on a slice every reader would repeat it
             findings.current().decline("merge", "an activation follows")
             return True

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..ir.axes import Axes
 from ..ir.builder import Rebuilder
 from ..ir.dim import Dim, Expr, substitute, symbols_of
 from ..ir.errors import PassError
@@ -16,7 +17,6 @@ from .rewrite import remove_dead
 from .token_axis import TokenFacts, analyse, rows_of
 
 ROWS = "rows"  # how many logits a step wants
-_BOUNDARY = frozenset(("attention", "paged_attention", "kv_append"))
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,12 @@ class NarrowLogits(Pass):
 
 def decide(graph: Graph, facts: TokenFacts) -> frozenset[Node]:
     """Nodes that only the logits need, and that treat tokens one by one."""
+    axes = Axes(graph.facts)
     tail: set[Node] = set()
     logits = graph.outputs[0]
     kept = set(graph.updates.values())
     for node in reversed(graph.nodes):
-        if node.op.name in _BOUNDARY or len(node.results) != 1:
+        if len(node.results) != 1 or not _is_row_wise(node, facts, axes):
             continue
         result = node.results[0]
         users = graph.uses.get(result, ())
@@ -62,6 +63,13 @@ def decide(graph: Graph, facts: TokenFacts) -> frozenset[Node]:
             if _depends_on_tokens(node, facts):
                 tail.add(node)
     return frozenset(tail)
+
+
+def _is_row_wise(node: Node, facts: TokenFacts, axes: Axes) -> bool:
+    places = [facts.axis(v) for v in node.operands]
+    if node.op.kind == "attention":  # rows of its result are found by the metadata of all
+        return False
+    return all(p is None for p in places) or isinstance(axes.follow(node, places), int)
 
 
 def _depends_on_tokens(node: Node, facts: TokenFacts) -> bool:

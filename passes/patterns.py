@@ -12,10 +12,6 @@ from ..ir import ops as _ops  # noqa: F401  declares every op
 from ..ir.graph import Node, Value
 from ..ir.op import Op, get_op
 
-COMMUTATIVE = frozenset("add mul and or xor minimum maximum eq ne".split())
-# a constant keeps its number through these
-_THROUGH = frozenset("reshape broadcast_to transpose cast slice".split())
-
 
 @dataclass(frozen=True)
 class Match:
@@ -88,8 +84,8 @@ def number(name: str | None = None, value: float | int | bool | None = None) -> 
 def constant_of(value: Value) -> float | int | bool | None:
     """The number that every element of `value` is, None when it is not a known constant."""
     node = value.node
-    while node is not None and node.op.name in _THROUGH:
-        if node.op.name == "cast" and not _cast_keeps(node):
+    while node is not None and (node.op.is_renaming or node.op.is_cast):
+        if node.op.is_cast and not _cast_keeps(node):
             return None
         node = node.operands[0].node
     if node is None or node.op.name != "full":
@@ -123,7 +119,7 @@ class OpPattern(Pattern):
         if started is None:
             return
         orders = [self.operands]
-        if self.op.name in COMMUTATIVE:
+        if self.op.is_commutative:
             orders.append(self.operands[::-1])
         for order in orders:
             for found in _match_all(order, node.operands, started):

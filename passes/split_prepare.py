@@ -81,17 +81,18 @@ def _closed(graph: Graph, nodes: set[Node]) -> set[Node]:
 def _expands(node: Node) -> bool:
     numel = node.results[0].type.numel
     assert isinstance(numel, int), "weight-only nodes are static"
-    return node.op.name == "broadcast_to" and numel > MAX_EXPANDED
+    read = sum(v.type.numel for v in node.operands)
+    return node.op.kind == "view" and numel > MAX_EXPANDED and numel >= 2 * read
 
 
 def _is_widened(node: Node) -> bool:
     """A cast of a float to a wider one, or a view of such a cast."""
-    while node.op.kind == "view" and len(node.operands) == 1:
+    while node.op.is_renaming:
         inner = node.operands[0].node
         if inner is None:
             return False
         node = inner
-    if node.op.name != "cast":
+    if not node.op.is_cast:
         return False
     source, target = node.operands[0].dtype, node.results[0].dtype
     return source.is_float and target.is_float and source.bits < target.bits

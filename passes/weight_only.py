@@ -1,5 +1,6 @@
 """Which nodes depend on weights and constants only: they can be computed once, at build time."""
 
+from ..ir.dim import Expr
 from ..ir.graph import Graph, Node, Value
 
 
@@ -10,7 +11,7 @@ def weight_only(graph: Graph) -> set[Node]:
     """
     found: set[Node] = set()
     for node in graph.nodes:
-        if node.op.kind not in ("source", "state", "sample") and is_static(node):
+        if node.op.may_recompute and node.op.kind != "source" and is_static(node):
             if all(_is_known(graph, v, found) for v in node.operands):
                 found.add(node)
     return found
@@ -29,12 +30,9 @@ def _is_known(graph: Graph, value: Value, found: set[Node]) -> bool:
 
 
 def is_static(node: Node) -> bool:
-    """Whether no symbol occurs in the shapes of the node's results or in a source's attributes."""
-    if not all(isinstance(d, int) for r in node.results for d in r.shape):
-        return False
-    return all(isinstance(node.attrs.get(a, 0), int) for a in ("start", "length")) and (
-        node.op.name != "dim_value"
-    )
+    """Whether no symbol occurs in the shapes of the node's results or in its attributes."""
+    dims = (d for r in node.results for d in r.shape)
+    return not any(isinstance(d, Expr) for d in (*dims, *node.attrs.values()))
 
 
 def hoisted(graph: Graph) -> Graph:

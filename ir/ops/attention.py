@@ -6,7 +6,7 @@ from ..op import broadcast_shapes, op
 from ..types import TensorType, bool_, i32
 
 
-@op(kind="attention")
+@op(kind="attention", is_whole=False)
 def attention(
     q,
     k,
@@ -148,6 +148,12 @@ def kv_append(kv, k, v, slots):
     return kv
 
 
+@kv_append.set_axes
+def _(kv, k, v, slots):
+    """Tokens go where their slots say, which is no axis of the pool."""
+    return (0, 1, 2, 3, 4), (None, 2, 4), (None, 2, 4), (None,)
+
+
 @kv_append.set_reference
 def _(kv, k, v, slots):
     kv = kv.copy()
@@ -192,6 +198,12 @@ def paged_attention(
         if given.dtype != i32:
             raise TypeError(f"page_table, query_starts and context_lens must be i32, not {given}")
     return q
+
+
+@paged_attention.set_axes
+def _(q, *others, scale, window, softcap):
+    """Each token meets the cached ones of its own sequence, of which none is an operand's axis."""
+    return ((0, 1, "it sums over"), *(("it looks up pages along",) * x.rank for x in others))
 
 
 @paged_attention.set_reference

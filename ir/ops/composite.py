@@ -10,7 +10,7 @@ def _row_weight(x, weight, what: str) -> None:
         raise TypeError(f"{what} is {weight}, x is {x}: {what} must be {x.dtype}[{x.shape[-1]}]")
 
 
-@op(kind="composite")
+@op(kind="composite", is_whole=True)
 def softmax(x, *, axis: int = -1):
     """exp(x - max(x)) / sum(exp(x - max(x))) along axis, in float32 inside.
 
@@ -34,7 +34,7 @@ def _(b, x, *, axis):
     return b.mul(e, b.reciprocal(b.sum(e, axes=(axis,), keepdims=True)))
 
 
-@op(kind="composite")
+@op(kind="composite", is_whole=True)
 def rms_norm(x, weight, *, eps: float = 1e-6):
     """x / sqrt(mean(x * x) + eps) * weight. x: [..., d], weight: [d] -> [..., d].
 
@@ -55,7 +55,7 @@ def _(b, x, weight, *, eps):
     return b.mul(b.mul(x, b.rsqrt(b.add(square, b.constant(eps, x.dtype)))), weight)
 
 
-@op(kind="composite")
+@op(kind="composite", is_whole=True)
 def layer_norm(x, weight, bias, *, eps: float = 1e-5):
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias. x: [..., d]; weight, bias: [d].
 

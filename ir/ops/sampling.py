@@ -31,6 +31,11 @@ def sample(logits, temperature, top_k, top_p, seed, step):
     return TensorType((rows,), i32)
 
 
+@sample.set_axes
+def _(logits, *parameters):
+    return (0, "it draws from"), *((0,) for _ in parameters)
+
+
 @sample.set_reference
 def _(logits, temperature, top_k, top_p, seed, step):
     rows = [

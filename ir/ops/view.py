@@ -136,7 +136,7 @@ def _(at, index, *parts, axis):
     return result
 
 
-@op(kind="view")
+@op(kind="view", fills="value")
 def pad(x, *, axis: int, before: Dim, after: Dim, value: float | int | bool = 0):
     """x with `before` and `after` elements of `value` added along axis."""
     axis = normalize_axis(axis, x.rank)

@@ -59,13 +59,13 @@ MIXING = {
     ),
     "scores": (
         lambda b, t, h: b.matmul(h, h, transpose_w=True),
-        "matmul.*every token meets every other one",
+        "matmul.*every place meets every other one",
     ),
     "over tokens": (
         lambda b, t, h: b.matmul(b.transpose(h, perm=(0, 2, 1)), h),
         "matmul.*sums over the token axis",
     ),
-    "softmax": (lambda b, t, h: b.softmax(h, axis=1), "softmax.*along the token axis"),
+    "softmax": (lambda b, t, h: b.softmax(h, axis=1), "softmax.*it reduces the token axis"),
     "running sum": (lambda b, t, h: b.cumsum(h, axis=1), "cumsum.*along the token axis"),
     "reshape": (lambda b, t, h: b.reshape(h, shape=(1, t * 8)), "reshape.*merges the token axis"),
     "full attention": (
@@ -88,11 +88,11 @@ MIXING = {
     ),
     "picked": (
         lambda b, t, h: b.gather(h, b.full(value=0, shape=(1,), dtype=i64), axis=1),
-        "gather.*picks among tokens",
+        "gather.*picks along the token axis",
     ),
     "crossed": (
         lambda b, t, h: b.add(b.sum(h, axes=(2,)), b.transpose(b.sum(h, axes=(2,)), perm=(1, 0))),
-        "add.*along different axes",
+        "add.*every place meets every other one",
     ),
 }
 
@@ -162,4 +162,4 @@ def test_whole_models_are_proved_before_and_after_paging(variant):
 
 def test_written_out_attention_is_not_proved_until_it_is_recognized():
     graph = passes.run(decoder(layers=1), "decompose{keep=[]}", check=1).graph
-    assert any("every token meets every other one" in p for p in analyse(graph).problems)
+    assert any("every place meets every other one" in p for p in analyse(graph).problems)
