@@ -10,7 +10,6 @@ from ..ir.types import f32
 from ..runtime.artifact import Artifact, load_artifact
 from ..runtime.stored_program import StoredProgram
 from . import cache
-from .compiler import require_tools
 from .facts import check_facts, is_language_model
 from .identity import Hashes
 from .machine import release_memory
@@ -108,12 +107,13 @@ def _language_model(artifact: Artifact, path: Path) -> Artifact:
 
 def build_model(request: Request, progress: Progress) -> Artifact:
     """Capture, optimize, build."""
+    # what compiles is loaded here: what is compiled already does without
+    from ..passes.pipelines import language_model
+    from .compiler import compile_graph, require_tools
+
     require_tools(request.target)
     progress("start", 0, 1)
-    # the front end brings torch and transformers: a start from the cache does without
-    from ..frontend.huggingface import capture_causal_lm
-    from ..passes.pipelines import language_model
-    from .compiler import compile_graph
+    from ..frontend.huggingface import capture_causal_lm  # brings torch and transformers
 
     stored, target = request.stored, request.target
     target.require_dtype(stored, "dtype")

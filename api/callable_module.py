@@ -38,6 +38,8 @@ class CallableModule:
 
     def __init__(self, name: str, signature: inspect.Signature):
         self._name, self._signature = name, signature
+        parameters = signature.parameters.values()
+        self._parameters = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
         self._lock = ForkLock()
         self._current: Variant | None = None  # whose states are those of the last call
         self._ticks = itertools.count()
@@ -55,7 +57,9 @@ class CallableModule:
             failures: list[TilewrightError] = []
             for variant in reversed(variants):
                 try:
-                    inputs = variant.signature.flatten(arguments.args, arguments.kwargs)
+                    inputs = variant.signature.flatten(
+                        arguments.args, arguments.kwargs, self._parameters
+                    )
                 except ShapeError as error:  # another structure, or another constant
                     failures.append(error)
                     continue

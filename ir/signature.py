@@ -118,10 +118,13 @@ class Signature:
     results: Tree
     written: tuple[tuple[str, int], ...] = ()  # (input, output): what the module writes into it
 
-    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def flatten(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """Arguments as a mapping from input names; keywords may come in any order.
 
-        `ShapeError` lists all that is built otherwise, or every constant that has changed.
+        `ShapeError` lists all that is built otherwise, or every constant that has changed; `names`
+        are those of the parameters, as far as they are known.
         """
         inputs: dict[str, Any] = {}
         problems: list[str] = []
@@ -135,7 +138,8 @@ class Signature:
             )
         if not problems:
             for index, (tree, value) in enumerate(zip(self.positional, args)):
-                _take(tree, value, f"args[{index}]", inputs, problems, changed)
+                where = names[index] if index < len(names) else f"args[{index}]"
+                _take(tree, value, where, inputs, problems, changed)
             for name, tree in self.keywords.items():
                 _take(tree, kwargs[name], name, inputs, problems, changed)
         if problems:

@@ -64,6 +64,9 @@ class Array:
         self._device.download(self._memory, array)
         return array
 
+    def __int__(self) -> int:
+        return int(self.numpy())
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False and self._host is None:
             raise ValueError("an array of another device cannot be seen without a copy")

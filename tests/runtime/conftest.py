@@ -21,8 +21,8 @@ from tilewright.ir.layout import (
 from tilewright.ir.ops.sampling import sample
 from tilewright.runtime.engine.batch import POSITION_IDS, Sizes, make_batch, sizes_of
 from tilewright.runtime.engine.engine import Engine, EngineConfig
-from tilewright.runtime.engine.tokenizer import Tokenizer
 from tilewright.runtime.engine.runner import StepResult
+from tilewright.runtime.engine.tokenizer import Tokenizer
 
 
 class HashModel:

@@ -14,9 +14,9 @@ from tilewright.ir.layout import KVLayout, LayerKV
 from tilewright.ir.program import Buffer, Program
 from tilewright.ir.types import TensorType, bf16, f32
 from tilewright.runtime.cpu import CpuDevice
-from tilewright.runtime.engine.sampling import SamplingParams
 from tilewright.runtime.engine.llm import LLM
 from tilewright.runtime.engine.memory import plan_memory
+from tilewright.runtime.engine.sampling import SamplingParams
 
 CHAT = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

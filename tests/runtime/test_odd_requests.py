@@ -8,9 +8,9 @@ import pytest
 
 from tilewright.ir.errors import RequestError
 from tilewright.runtime.engine import engine as engine_module
+from tilewright.runtime.engine.llm import LLM
 from tilewright.runtime.engine.sampling import SamplingParams
 from tilewright.runtime.engine.tokenizer import SLICE_CHARS, Tokenizer
-from tilewright.runtime.engine.llm import LLM
 
 
 @pytest.fixture

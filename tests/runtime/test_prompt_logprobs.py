@@ -6,9 +6,9 @@ import pytest
 from tests.models import tiny
 from tilewright.ir.errors import RequestError
 from tilewright.runtime.engine.engine import Engine, EngineConfig
-from tilewright.runtime.engine.sampling import SamplingParams
 from tilewright.runtime.engine.llm import LLM
 from tilewright.runtime.engine.runner import ProgramRunner
+from tilewright.runtime.engine.sampling import SamplingParams
 from tilewright.runtime.executable import Executable
 
 SCORED = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=2)

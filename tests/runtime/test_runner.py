@@ -6,7 +6,6 @@ import pytest
 from tests.models.tiny import make
 from tilewright.runtime.engine.batch import Sizes
 from tilewright.runtime.engine.engine import Engine, EngineConfig
-from tilewright.runtime.engine.sampling import SamplingParams
 from tilewright.runtime.engine.runner import (
     MAX_CAPTURED_TOKENS,
     SEQ_BUCKETS,
@@ -15,6 +14,7 @@ from tilewright.runtime.engine.runner import (
     ProgramRunner,
     round_up,
 )
+from tilewright.runtime.engine.sampling import SamplingParams
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.prepared import LEAST_SHARED, SharedMemory
 
