@@ -180,11 +180,11 @@ class LLM(RuntimeLLM):
 def _check_as_asked(artifact: Artifact, request: Request, target: str) -> None:
     """OptionError when what was compiled is not what is asked for now."""
     program, facts = artifact.program, artifact.facts
-    kv = {layer.dtype.name for layer in program.kv.layers} if program.kv else set()
+    kv = {pool.dtype.name for pool in program.kv.pools} if program.kv else set()
     asked = {
         "target": (program.target, None if target == "auto" else request.target.name),
         "dtype": (facts["dtype"], request.dtype and request.dtype.name),
-        "kv_cache_dtype": (" and ".join(kv), request.kv_dtype and request.kv_dtype.name),
+        "kv_cache_dtype": (" and ".join(sorted(kv)), request.kv_dtype and request.kv_dtype.name),
     }
     for option, (has, wanted) in asked.items():
         if wanted is not None and wanted != has:

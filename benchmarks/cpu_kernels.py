@@ -170,15 +170,16 @@ def attention_kernel(heads, kv_heads, size, page, dtype):
     t, seqs, width, pages = (symbol(s) for s in ("t", "seqs", "width", "pages"))
     params = (
         Param(TensorType((t, heads, size), f32), False),
-        Param(TensorType((pages, 2, kv_heads, page, size), dtype), False),
+        Param(TensorType((pages, kv_heads, page, size), dtype), False),
+        Param(TensorType((pages, kv_heads, page, size), dtype), False),
         Param(TensorType((seqs, width), i32), False),
         Param(TensorType((seqs + 1,), i32), False),
         Param(TensorType((seqs,), i32), False),
         Param(TensorType((t, heads, size), f32), True),
     )
     part = PagedAttention(
-        0, 1, 2, 3, 4, 5, t, seqs, width, heads, kv_heads, size, page, size**-0.5, None, None,
-        0, heads * size, size,
+        0, 1, 2, 3, 4, 5, 6, t, seqs, width, heads, kv_heads, size, size, page, size**-0.5, None,
+        None, 0, heads * size, size,
     )  # fmt: skip
     return LoopKernel(params, (part,), ("seqs", "t", "width"), "attention")
 
@@ -307,11 +308,14 @@ class Bench:
             numpy = ml_dtypes.bfloat16 if dtype == bf16 else np.float32
             for tokens, context in ((512, 512), (1, 512), (1, 2048)):
                 pages = context // page
-                pool = self.rng.standard_normal((pages, 2, groups, page, size)).astype(numpy)
+                k, v = (
+                    self.rng.standard_normal((pages, groups, page, size)).astype(numpy)
+                    for _ in range(2)
+                )
                 q = self.rng.standard_normal((tokens, heads, size)).astype(np.float32)
                 table = np.arange(pages, dtype=np.int32)[None]
                 starts, lens = np.array([0, tokens], np.int32), np.array([context], np.int32)
-                arrays = [q, pool, table, starts, lens, np.zeros_like(q)]
+                arrays = [q, k, v, table, starts, lens, np.zeros_like(q)]
                 name = f"attention {dtype}, {tokens} of {context}"
                 jobs[name] = [self.call([(f"attention_{dtype}", arrays, [1, tokens, pages])])]
                 pairs = sum(range(context - tokens + 1, context + 1))

@@ -88,15 +88,16 @@ def llama_kernels(s: Shape, rows: int = 8192) -> dict[str, Lab]:
     qkv = b.input("qkv", (t, n), bf16)
     cos, sin = (b.reshape(b.input(v, (t, s.D), bf16), shape=(t, 1, s.D)) for v in ("cos", "sin"))
     slots = b.input("slots", (t,), i32)
-    kv = b.state("kv", (pages, 2, s.G, s.W, s.D), bf16)
+    pools = [b.state(name, (pages, s.G, s.W, s.D), bf16) for name in ("k", "v")]
 
     def heads(first, count):
         part = b.slice(qkv, axis=1, start=first * s.D, stop=(first + count) * s.D)
         return b.reshape(part, shape=(t, count, s.D))
 
     q = b.rope(heads(0, s.H), cos, sin)
-    new = b.kv_append(kv, b.rope(heads(s.H, s.G), cos, sin), heads(s.H + s.G, s.G), slots)
-    kernels["rope"] = group(b, [q], ["q"], {"kv": new})
+    new = b.rope(heads(s.H, s.G), cos, sin), heads(s.H + s.G, s.G)
+    updates = {p.name: b.kv_append(p, x, slots) for p, x in zip(pools, new)}
+    kernels["rope"] = group(b, [q], ["q"], updates)
 
     b, t = start()
     seqs, width, pages = (
@@ -105,12 +106,12 @@ def llama_kernels(s: Shape, rows: int = 8192) -> dict[str, Lab]:
         b.dim("pages", 1, 1 << 20),
     )
     q = b.input("q", (t, s.H, s.D), bf16)
-    kv = b.state("kv", (pages, 2, s.G, s.W, s.D), bf16)
+    pools = [b.state(name, (pages, s.G, s.W, s.D), bf16) for name in ("k", "v")]
     meta = [
         b.input(name, shape, i32)
         for name, shape in (("table", (seqs, width)), ("starts", (seqs + 1,)), ("lens", (seqs,)))
     ]
-    kernels["attention"] = group(b, [b.paged_attention(q, kv, *meta, scale=s.D**-0.5)], ["out"])
+    kernels["attention"] = group(b, [b.paged_attention(q, *pools, *meta, scale=s.D**-0.5)], ["out"])
 
     def residual(k):
         b, t = start()

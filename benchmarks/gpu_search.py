@@ -88,16 +88,18 @@ def reference(name: str, p: dict, sizes: dict) -> dict[str, torch.Tensor]:
             a, b = x.chunk(2, -1)
             return x * cos + torch.cat([-b, a], -1) * sin
 
-        kv = p["kv"].double()
+        k, v = p["k"].double(), p["v"].double()
         page, at = p["slots"].long() // S.W, p["slots"].long() % S.W
-        kv[page, 0, :, at] = turned(heads[:, S.H : S.H + S.G])
-        kv[page, 1, :, at] = heads[:, S.H + S.G :]
-        return {"q": turned(heads[:, : S.H]), "kv": kv}
+        k[page, :, at] = turned(heads[:, S.H : S.H + S.G])
+        v[page, :, at] = heads[:, S.H + S.G :]
+        return {"q": turned(heads[:, : S.H]), "k": k, "v": v}
     out = torch.empty(t, S.H, S.D, device="cuda", dtype=torch.float64)
     for i in range(sizes["seqs"]):
         a, b, n = int(p["starts"][i]), int(p["starts"][i + 1]), int(p["lens"][i])
-        pool = p["kv"][p["table"][i].long()].double()  # [pages, 2, G, W, D]
-        keys, values = pool.permute(1, 2, 0, 3, 4).reshape(2, S.G, -1, S.D)[:, :, :n]
+        keys, values = (  # [pages, G, W, D] -> [G, n, D]
+            p[x][p["table"][i].long()].double().transpose(0, 1).reshape(S.G, -1, S.D)[:, :n]
+            for x in ("k", "v")
+        )
         q = p["q"][a:b].double().transpose(0, 1).view(S.G, -1, b - a, S.D)
         scores = q @ keys[:, None].transpose(-1, -2) * S.D**-0.5
         seen = torch.arange(n, device="cuda") <= torch.arange(n - b + a, n, device="cuda")[:, None]
@@ -126,7 +128,7 @@ def check(device, kernels) -> None:
         )
         want = reference(name, p, sizes)
         for called in want:
-            if called != "kv":
+            if called not in ("k", "v"):
                 p[called].fill_(-77)
         sequence = Sequence(device)
         sequence.add(Built(device, kernels[name], schedule, built), sizes, p)
@@ -167,7 +169,8 @@ def search(device, kernels, name, t, schedules, *, pdl=True, copies=6, keep=6, *
             print("  ", schedule, repr(error)[:200], flush=True)
     found.sort(key=lambda f: f[0])
     weights = sum(p.numel() * 2 for n, p in sets[0].items() if n.startswith("w"))
-    moved = weights or sum(p.numel() * p.element_size() for n, p in sets[0].items() if n == "kv")
+    pools = (p for n, p in sets[0].items() if n in ("k", "v"))
+    moved = weights or sum(p.numel() * p.element_size() for p in pools)
     print(f"{name} t={t} {extra} ({time.time() - begin:.1f} s)", flush=True)
     for us, schedule in found[:keep]:
         print(f"   {us:8.2f} us {moved / us / 1e6:6.3f} TB/s  {schedule}", flush=True)

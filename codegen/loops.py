@@ -227,7 +227,8 @@ class PagedAttention(Part):
     """The op paged_attention: parameters by number, everything else as in ir/ops/attention.py."""
 
     q: int
-    kv: int
+    k: int
+    v: int
     page_table: int
     query_starts: int
     context_lens: int
@@ -238,6 +239,7 @@ class PagedAttention(Part):
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    value_dim: int
     page_size: int
     scale: float
     window: int | None

@@ -24,18 +24,26 @@ STEP = "step"  # i64, tokens the sequence has generated
 
 
 @dataclass(frozen=True)
-class LayerKV:
-    """One layer's pool: a state [pages, 2, G, W, D] in which index 0 of axis 1 is keys."""
+class Pool:
+    """The keys, or the values, of one layer: a state [pages, G, W, D]."""
 
     state: str  # name of the state
-    num_kv_heads: int
+    num_heads: int  # G
     head_dim: int
     dtype: DType
-    window: int | None = None
 
     def type(self, pages, page_size: int) -> TensorType:
         """The pool's type for `pages` pages."""
-        return TensorType((pages, 2, self.num_kv_heads, page_size, self.head_dim), self.dtype)
+        return TensorType((pages, self.num_heads, page_size, self.head_dim), self.dtype)
+
+
+@dataclass(frozen=True)
+class LayerKV:
+    """One layer's pools. They have the same heads, and may differ in head size and dtype."""
+
+    k: Pool
+    v: Pool
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,17 +57,36 @@ class KVLayout:
     def page_bytes(self) -> int:
         """Bytes of one page over all layers."""
         return sum(
-            2 * layer.num_kv_heads * self.page_size * layer.head_dim * layer.dtype.nbytes
-            for layer in self.layers
+            pool.num_heads * self.page_size * pool.head_dim * pool.dtype.nbytes
+            for pool in self.pools
         )
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools of all layers: of each keys, then values."""
+        return tuple(pool for layer in self.layers for pool in (layer.k, layer.v))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for an artifact's manifest."""
-        layers = [{**asdict(layer), "dtype": layer.dtype.name} for layer in self.layers]
+        layers = [
+            {"k": _pool_json(layer.k), "v": _pool_json(layer.v), "window": layer.window}
+            for layer in self.layers
+        ]
         return {"page_size": self.page_size, "layers": layers}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "KVLayout":
         """The inverse of `to_json`."""
-        layers = (LayerKV(**{**item, "dtype": DTYPES[item["dtype"]]}) for item in data["layers"])
+        layers = (
+            LayerKV(_read_pool(item["k"]), _read_pool(item["v"]), item["window"])
+            for item in data["layers"]
+        )
         return KVLayout(data["page_size"], tuple(layers))
+
+
+def _pool_json(pool: Pool) -> dict[str, Any]:
+    return {**asdict(pool), "dtype": pool.dtype.name}
+
+
+def _read_pool(data: dict[str, Any]) -> Pool:
+    return Pool(**{**data, "dtype": DTYPES[data["dtype"]]})

@@ -6,7 +6,7 @@ from ..ir.builder import Rebuilder
 from ..ir.dim import symbol
 from ..ir.errors import PassError, UnsupportedModel
 from ..ir.graph import Graph, Node, Value
-from ..ir.layout import CONTEXT_LENS, PAGE_TABLE, QUERY_STARTS, SLOTS, KVLayout, LayerKV
+from ..ir.layout import CONTEXT_LENS, PAGE_TABLE, QUERY_STARTS, SLOTS, KVLayout, LayerKV, Pool
 from ..ir.types import DType, i32
 from . import findings
 from .manager import Pass
@@ -36,8 +36,10 @@ class PagingPlan:
         for layer in self.layers:
             kv = layer.kv
             window = f", window {kv.window}" if kv.window is not None else ""
-            kind = f"{kv.num_kv_heads} heads of {kv.head_dim}, {kv.dtype}{window}"
-            kinds.setdefault(kind, []).append(kv.state)
+            kind = f"{kv.k.num_heads} heads, {_text(kv.k)}"
+            if _text(kv.v) != _text(kv.k):
+                kind += f", values {_text(kv.v)}"
+            kinds.setdefault(kind + window, []).append(f"{kv.k.state} {kv.v.state}")
         return "\n".join(
             [
                 f"pages of {self.layout.page_size} tokens, {self.layout.page_bytes} bytes each",
@@ -56,7 +58,7 @@ class PageKv(Pass):
     name = "page-kv"
     keeps_signature = False
     page_size: int = 16
-    kv_dtype: DType | None = None  # None: the dtype of the model's keys
+    kv_dtype: DType | None = None  # None: the dtype of the model's keys and values
     max_tokens: int | None = None  # new tokens a step; None: as captured
     max_seqs: int | None = None
     hint_tokens: int | None = None
@@ -89,12 +91,11 @@ def decide(graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | No
             where = f" ({node.loc})" if node.loc else ""
             problems.append(f"attention {number}{where}: {problem}")
             continue
-        k = node.operands[1]
-        heads, size = k.shape[-3], k.shape[-1]
-        assert isinstance(heads, int), "_unpaged has seen to it"
-        assert isinstance(size, int), "_unpaged has seen to it"
-        kv = LayerKV(f"kv_{len(layers)}", heads, size, kv_dtype or k.dtype, node.attrs["window"])
-        layers.append(LayerPlan(node, kv))
+        k, v = (
+            _pool(f"{name}_{len(layers)}", value, kv_dtype)
+            for name, value in zip("kv", node.operands[1:3])
+        )
+        layers.append(LayerPlan(node, LayerKV(k, v, node.attrs["window"])))
     if problems:
         raise UnsupportedModel(
             "some attention has no paged form",
@@ -108,17 +109,26 @@ def _unpaged(node: Node) -> str | None:
     q, k, v = node.operands[:3]
     if q.type.rank != 4 or q.shape[0] != 1:
         return f"q is {q.type}: must be [1, heads, tokens, size]"
-    if k.type != v.type:
-        return f"k is {k.type}, v is {v.type}: pages hold keys and values of one size"
     if q.shape[-2] != k.shape[-2]:
         return f"q has {q.shape[-2]} tokens, k has {k.shape[-2]}"
-    if not isinstance(k.shape[-1], int) or not isinstance(k.shape[-3], int):
-        return f"k is {k.type}: heads and head size must be known"
+    if not all(isinstance(d, int) for d in (k.shape[-3], k.shape[-1], v.shape[-1])):
+        return f"k is {k.type}, v is {v.type}: heads and head sizes must be known"
     return None
 
 
+def _pool(state: str, x: Value, dtype: DType | None) -> Pool:
+    heads, size = x.shape[-3], x.shape[-1]
+    assert isinstance(heads, int), "_unpaged has seen to it"
+    assert isinstance(size, int), "_unpaged has seen to it"
+    return Pool(state, heads, size, dtype or x.dtype)
+
+
+def _text(pool: Pool) -> str:
+    return f"{pool.head_dim} wide, {pool.dtype}"
+
+
 def apply(graph: Graph, plan: PagingPlan, max_seqs: int | None = None) -> Graph:
-    """The paged graph: metadata inputs, a pool a layer, positions instead of token numbers."""
+    """The paged graph: metadata inputs, two pools a layer, positions instead of token numbers."""
     taken = [n for n in NEW_SYMBOLS if n in graph.symbols]
     if taken:
         raise PassError(f"page-kv: the graph already has symbols {taken}; is it paged already?")
@@ -133,12 +143,8 @@ def apply(graph: Graph, plan: PagingPlan, max_seqs: int | None = None) -> Graph:
     lens = b.input(CONTEXT_LENS, (seqs,), i32)
     layers = {layer.node: layer.kv for layer in plan.layers}
     pools = {
-        layer.kv.state: b.state(
-            layer.kv.state,
-            layer.kv.type(pages, plan.layout.page_size).shape,
-            layer.kv.dtype,
-        )
-        for layer in plan.layers
+        pool: b.state(pool.state, pool.type(pages, plan.layout.page_size).shape, pool.dtype)
+        for pool in plan.layout.pools
     }
     positions = set(plan.facts.positions)
     for node in graph.nodes:
@@ -146,10 +152,12 @@ def apply(graph: Graph, plan: PagingPlan, max_seqs: int | None = None) -> Graph:
             if node in layers:
                 kv = layers[node]
                 q, k, v = (_tokens_first(b, b[x]) for x in node.operands)
-                pool = b.kv_append(pools[kv.state], k, v, slots)
-                b.updates[kv.state] = pool
+                full = []
+                for pool, x in ((kv.k, k), (kv.v, v)):
+                    b.updates[pool.state] = b.kv_append(pools[pool], x, slots)
+                    full.append(b.updates[pool.state])
                 kept = {name: node.attrs[name] for name in ("scale", "window", "softcap")}
-                out = b.paged_attention(q, pool, table, starts, lens, **kept)
+                out = b.paged_attention(q, *full, table, starts, lens, **kept)
                 b[node.results[0]] = _heads_first(b, out)
             elif node in positions:
                 b[node.results[0]] = _position(b, graph, node, t)

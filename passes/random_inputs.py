@@ -84,7 +84,8 @@ def is_paged(graph: Graph) -> bool:
 
 
 def _page_size(graph: Graph) -> int:
-    return next(int(s.shape[3]) for s in graph.states if s.type.rank == 5)  # type: ignore[arg-type]
+    pools = (s for s in graph.states if s.type.rank == 4 and str(s.shape[0]) == "pages")
+    return next(int(s.shape[2]) for s in pools)  # type: ignore[arg-type]
 
 
 def _with_room(graph: Graph, binding: Mapping[str, int]) -> dict[str, int]:

@@ -50,7 +50,7 @@ from .storage import (
 )
 from .stored_program import MODULE, StoredProgram, files_of, module_to_json, read_programs
 
-VERSION = 3  # of this layout; another one is refused
+VERSION = 4  # of this layout; another one is refused
 MAX_JSON_BYTES = 512 << 20
 FACTS, EXTRAS = "facts.json", "extras/"
 WEIGHTS, STATES = "weights.safetensors", "states.safetensors"

@@ -101,14 +101,14 @@ def _states(program: Program) -> Iterator[str]:
     if type(program.kv.page_size) is not int or program.kv.page_size < 1:
         yield f"a page has {program.kv.page_size!r} tokens"
         return
-    for layer in program.kv.layers:
-        buffer = program.buffers.get(layer.state)
+    for pool in program.kv.pools:
+        buffer = program.buffers.get(pool.state)
         if buffer is None or buffer.role != "state":
-            yield f"keys and values lie in {layer.state}, which is no state"
-        elif buffer.type.rank != 5 or buffer.type != layer.type(
+            yield f"keys or values lie in {pool.state}, which is no state"
+        elif buffer.type.rank != 4 or buffer.type != pool.type(
             buffer.type.shape[0], program.kv.page_size
         ):
-            yield f"keys and values lie in {layer.state}, which is {buffer.type}: {layer}"
+            yield f"keys or values lie in {pool.state}, which is {buffer.type}: {pool}"
 
 
 def _holds_records(buffer: Buffer, checks: int) -> bool:

@@ -191,11 +191,12 @@ def _read_kv(data: Any) -> KVLayout | None:
     if data is None:
         return None
     for layer in data["layers"]:
-        _text(layer["state"])
-        window = layer["window"]
-        for number in (layer["num_kv_heads"], layer["head_dim"], 1 if window is None else window):
-            if type(number) is not int or number < 1:
-                raise ValueError(f"a layer's keys and values are {layer}")
+        numbers = [] if layer["window"] is None else [layer["window"]]
+        for pool in (layer["k"], layer["v"]):
+            _text(pool["state"])
+            numbers += [pool["num_heads"], pool["head_dim"]]
+        if any(type(number) is not int or number < 1 for number in numbers):
+            raise ValueError(f"a layer's keys and values are {layer}")
     return KVLayout.from_json(data)
 
 

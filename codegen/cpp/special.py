@@ -24,7 +24,8 @@ def emit_attention(kernel: LoopKernel, part: PagedAttention, name: str) -> list[
         f"    TwAttention<{name}_shape> s = {name}_sizes(d);",
         *(f"    const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
         f"    s.q = (const char*)p[{part.q}] + {dims.text(part.q_offset)} * (int64_t){q_bytes};",
-        f"    s.kv = p[{part.kv}];",
+        f"    s.k = p[{part.k}];",
+        f"    s.v = p[{part.v}];",
         f"    s.out = p[{part.out}];",
         f"    s.table = (const int32_t*)p[{part.page_table}];",
         f"    s.starts = (const int32_t*)p[{part.query_starts}];",
@@ -35,12 +36,13 @@ def emit_attention(kernel: LoopKernel, part: PagedAttention, name: str) -> list[
 
 
 def _shape(kernel: LoopKernel, part: PagedAttention) -> list[str]:
-    stored = [kernel.params[number].type.dtype for number in (part.q, part.kv, part.out)]
+    stored = [kernel.params[number].type.dtype for number in (part.q, part.k, part.v, part.out)]
     kinds = [_KINDS[dtype.name] for dtype in stored]
     return [
-        *(f"typedef {kind} {n};" for kind, n in zip(kinds, ("Q", "KV", "OUT"))),
+        *(f"typedef {kind} {n};" for kind, n in zip(kinds, ("Q", "K", "V", "OUT"))),
         f"static constexpr int64_t heads = {part.num_heads}, kv_heads = {part.num_kv_heads};",
-        f"static constexpr int64_t head_dim = {part.head_dim}, page_size = {part.page_size};",
+        f"static constexpr int64_t head_dim = {part.head_dim}, value_dim = {part.value_dim};",
+        f"static constexpr int64_t page_size = {part.page_size};",
         f"static constexpr int64_t window = {part.window or 0};",
         f"static constexpr float scale = {part.scale!r}, softcap = {part.softcap or 0.0!r};",
     ]

@@ -15,18 +15,20 @@
 #define TW_TILE_ROWS 96     // (token, query head) rows of one tile
 #define TW_SPLIT_TOKENS 16  // up to this many new tokens, splits may go to different threads
 
-// SHAPE has the constants of one layer: heads, kv_heads, head_dim, page_size, scale, softcap (0:
-// none), window (0: none), and the element types Q, KV, OUT.
+// SHAPE has the constants of one layer: heads, kv_heads, head_dim, value_dim, page_size, scale,
+// softcap (0: none), window (0: none), and the element types Q, K, V, OUT.
 template <class SHAPE>
 struct TwAttention : SHAPE {
-    const void *q, *kv;
+    const void *q, *k, *v;
     void* out;
     const int32_t *table, *starts, *context;
     int64_t tokens, sequences, width;
     int64_t q_token_stride, q_head_stride;
 
     static constexpr int64_t group = SHAPE::heads / SHAPE::kv_heads;
-    static constexpr int64_t padded = (SHAPE::head_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
+    // of q and keys, and of values: whole panels
+    static constexpr int64_t padded_k = (SHAPE::head_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
+    static constexpr int64_t padded = (SHAPE::value_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
     static constexpr int64_t tile_tokens = group >= TW_TILE_ROWS ? 1 : TW_TILE_ROWS / group;
     static constexpr int64_t rows = tile_tokens * group;
     static constexpr int64_t kblocks = (SHAPE::head_dim + TW_KB - 1) / TW_KB;
@@ -36,7 +38,7 @@ struct TwAttention : SHAPE {
 
     void need(int64_t need[2]) const {
         int64_t floats = rows * TW_KB * kblocks + rows * TW_SPLIT + 2 * rows * padded +
-                         4 * (rows + 16) + padded * TW_PANEL + TW_SPLIT * padded + 128;
+                         4 * (rows + 16) + padded_k * TW_PANEL + TW_SPLIT * padded + 128;
         need[0] = tw_greater(need[0], floats * 4);
         if (tokens <= TW_SPLIT_TOKENS)
             need[1] = tw_greater(need[1],
@@ -44,7 +46,7 @@ struct TwAttention : SHAPE {
     }
 };
 
-// ---- elements of q, kv and out -------------------------------------------------------------------
+// ---- elements of q, k, v and out -------------------------------------------------------------------
 
 struct TwF32 {
     typedef float stored;
@@ -120,7 +122,8 @@ template <class SHAPE>
 struct TwAttentionRun {
     typedef TwAttention<SHAPE> S;
     typedef typename SHAPE::Q Q;
-    typedef typename SHAPE::KV KV;
+    typedef typename SHAPE::K K;
+    typedef typename SHAPE::V V;
     typedef typename SHAPE::OUT OUT;
     const S& s;
     float *q, *scores, *part, *sums, *keys, *values, *top, *total, *part_top, *part_total;
@@ -136,7 +139,7 @@ struct TwAttentionRun {
         scores = take(S::rows * TW_SPLIT);
         part = take(S::rows * S::padded);
         sums = take(S::rows * S::padded);
-        keys = take(S::padded * TW_PANEL);
+        keys = take(S::padded_k * TW_PANEL);
         values = take(TW_SPLIT * S::padded);
         top = take(S::rows);
         total = take(S::rows);
@@ -145,11 +148,16 @@ struct TwAttentionRun {
     }
 
     // Row r of a tile is query head r % group of token r / group.
-    const typename KV::stored* row_of(const TwTile& t, int64_t key, int half) const {
+    int64_t row_of(const TwTile& t, int64_t key) const {
         const uint32_t k = (uint32_t)key;
         int64_t page = s.table[t.sequence * s.width + k / (uint32_t)S::page_size];
-        int64_t at = ((page * 2 + half) * S::kv_heads + t.kv_head) * S::page_size;
-        return (const typename KV::stored*)s.kv + (at + k % (uint32_t)S::page_size) * S::head_dim;
+        return (page * S::kv_heads + t.kv_head) * S::page_size + k % (uint32_t)S::page_size;
+    }
+    const typename K::stored* key_at(const TwTile& t, int64_t key) const {
+        return (const typename K::stored*)s.k + row_of(t, key) * S::head_dim;
+    }
+    const typename V::stored* value_at(const TwTile& t, int64_t key) const {
+        return (const typename V::stored*)s.v + row_of(t, key) * S::value_dim;
     }
 
     void load_q(const TwTile& t) {
@@ -171,29 +179,29 @@ struct TwAttentionRun {
     void load_keys(const TwTile& t, int64_t key, int64_t count) {
         const int64_t whole = S::head_dim / TW_LANES * TW_LANES;
         for (int64_t j = 0; j < TW_PANEL; j += TW_LANES) {
-            const typename KV::stored* from[TW_LANES];
+            const typename K::stored* from[TW_LANES];
             for (int i = 0; i < TW_LANES; ++i)
-                from[i] = j + i < count ? row_of(t, key + j + i, 0) : nullptr;
+                from[i] = j + i < count ? key_at(t, key + j + i) : nullptr;
             for (int64_t d = 0; d < whole; d += TW_LANES) {
                 tw_vf r[TW_LANES];
-                for (int i = 0; i < TW_LANES; ++i) r[i] = from[i] ? KV::load(from[i] + d) : tw_vf{};
+                for (int i = 0; i < TW_LANES; ++i) r[i] = from[i] ? K::load(from[i] + d) : tw_vf{};
                 tw_transpose(r);
                 for (int i = 0; i < TW_LANES; ++i) tw_store(keys + (d + i) * TW_PANEL + j, r[i]);
             }
             for (int64_t d = whole; d < S::head_dim; ++d)
                 for (int i = 0; i < TW_LANES; ++i)
-                    keys[d * TW_PANEL + j + i] = from[i] ? KV::get(from[i][d]) : 0.0f;
+                    keys[d * TW_PANEL + j + i] = from[i] ? K::get(from[i][d]) : 0.0f;
         }
     }
 
     void load_values(const TwTile& t, int64_t key, int64_t count) {
-        const int64_t whole = S::head_dim / TW_LANES * TW_LANES;
+        const int64_t whole = S::value_dim / TW_LANES * TW_LANES;
         for (int64_t j = 0; j < count; ++j) {
-            const typename KV::stored* from = row_of(t, key + j, 1);
+            const typename V::stored* from = value_at(t, key + j);
             float* to = values + j * S::padded;
-            for (int64_t d = 0; d < whole; d += TW_LANES) tw_store(to + d, KV::load(from + d));
+            for (int64_t d = 0; d < whole; d += TW_LANES) tw_store(to + d, V::load(from + d));
             for (int64_t d = whole; d < S::padded; ++d)
-                to[d] = d < S::head_dim ? KV::get(from[d]) : 0.0f;
+                to[d] = d < S::value_dim ? V::get(from[d]) : 0.0f;
         }
     }
 
@@ -261,7 +269,7 @@ struct TwAttentionRun {
         const float a = tw_exp(top[r] - highest), b = tw_exp(with_top - highest);
         total[r] = tw_fma(total[r], a, with_total * b);
         float* to = sums + r * S::padded;
-        for (int64_t d = 0; d < S::head_dim; ++d) to[d] = tw_fma(to[d], a, with[d] * b);
+        for (int64_t d = 0; d < S::value_dim; ++d) to[d] = tw_fma(to[d], a, with[d] * b);
         top[r] = highest;
     }
 
@@ -271,9 +279,9 @@ struct TwAttentionRun {
             typename OUT::stored* to =
                 (typename OUT::stored*)s.out +
                 ((t.first + r / S::group) * S::heads + t.kv_head * S::group + r % S::group) *
-                    S::head_dim;
+                    S::value_dim;
             const float by = total[r] == 0 ? 1 : total[r];
-            for (int64_t d = 0; d < S::head_dim; ++d) to[d] = OUT::put(sums[r * S::padded + d] / by);
+            for (int64_t d = 0; d < S::value_dim; ++d) to[d] = OUT::put(sums[r * S::padded + d] / by);
         }
     }
 };
@@ -346,7 +354,7 @@ static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {
                         split * floats;
             to[0] = seen ? run.part_top[r] : -TW_INF;
             to[1] = seen ? run.part_total[r] : 0;
-            for (int64_t d = 0; seen && d < S::head_dim; ++d)
+            for (int64_t d = 0; seen && d < S::value_dim; ++d)
                 to[16 + d] = run.part[r * S::padded + d];
         }
     }
@@ -365,7 +373,7 @@ static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {
         }
     }
     // tokens past the last sequence are padding
-    const int64_t row = (int64_t)S::heads * S::head_dim, end = s.starts[s.sequences];
+    const int64_t row = (int64_t)S::heads * S::value_dim, end = s.starts[s.sequences];
     for (int64_t i = (end + team->tid) * row; i < s.tokens * row; ++i) {
         ((typename OUT::stored*)s.out)[i] = OUT::put(0.0f);
         if ((i + 1) % row == 0) i += (team->nthreads - 1) * row;

@@ -69,10 +69,11 @@ class AttentionTemplate(Template):
             raise UnsupportedOp(
                 f"no kernel for {node.op.name}", where=node.loc or "", fix="decompose it first"
             )
-        q, kv, page_table, query_starts, context_lens = node.operands
-        if not {q.dtype, kv.dtype} <= {f32, bf16, f16}:
+        q, k, v, page_table, query_starts, context_lens = node.operands
+        if not {q.dtype, k.dtype, v.dtype} <= {f32, bf16, f16}:
             raise UnsupportedOp(
-                f"no kernel for paged_attention of {q.dtype} over a cache of {kv.dtype}",
+                f"no kernel for paged_attention of {q.dtype} over keys of {k.dtype} and values of"
+                f" {v.dtype}",
                 where=node.loc or "",
                 facts="the kernels compute in f32 what is stored in f32, bf16 or f16",
                 fix="cast the queries, and keep keys and values in one of those dtypes",
@@ -93,7 +94,8 @@ class AttentionTemplate(Template):
         (output,) = outputs
         part = PagedAttention(
             q=load.param,
-            kv=inliner.param(kv),
+            k=inliner.param(k),
+            v=inliner.param(v),
             page_table=inliner.param(page_table),
             query_starts=inliner.param(query_starts),
             context_lens=inliner.param(context_lens),
@@ -102,9 +104,10 @@ class AttentionTemplate(Template):
             sequences=page_table.shape[0],
             table_width=page_table.shape[1],
             num_heads=q.shape[1],
-            num_kv_heads=kv.shape[2],
+            num_kv_heads=k.shape[1],
             head_dim=q.shape[2],
-            page_size=kv.shape[3],
+            value_dim=v.shape[3],
+            page_size=k.shape[2],
             q_offset=base,
             q_token_stride=strides[0],
             q_head_stride=strides[1],
@@ -113,23 +116,25 @@ class AttentionTemplate(Template):
         return (part,)
 
     def points(self, part: PagedAttention) -> Dim:
-        return part.tokens * part.num_heads * part.head_dim
+        return part.tokens * part.num_heads * part.value_dim
 
     def operations(self, part: PagedAttention) -> Dim:
         """They depend on the lengths of the sequences: not counted."""
         return 0
 
     def unsized(self, part: PagedAttention) -> frozenset[int]:
-        """The pool: what is read of it depends on the lengths of the sequences."""
-        return frozenset((part.kv,))
+        """The pools: what is read of them depends on the lengths of the sequences."""
+        return frozenset((part.k, part.v))
 
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         """By the number of sequences in pure decode (a token a sequence), above MANY otherwise."""
         (part,) = kernel.parts
         facts = index_facts(kernel, ())
-        width = power_of_2(part.head_dim)
-        is_f32 = feed_dtype(*(kernel.params[p].type.dtype for p in (part.q, part.kv))) == f32
-        wide = part.head_dim > 128 or is_f32
+        size = max(part.head_dim, part.value_dim)
+        width = power_of_2(size)
+        q, k, v = (kernel.params[p].type.dtype for p in (part.q, part.k, part.v))
+        is_f32 = f32 in (feed_dtype(q, k), feed_dtype(q, v))
+        wide = size > 128 or is_f32
         group = power_of_2(part.num_heads // part.num_kv_heads)
         roomy = target.shared_bytes >= ROOMY
         stages = 2 if roomy else 1

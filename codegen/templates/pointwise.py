@@ -85,16 +85,12 @@ def _declare_axes(
 
 
 def _append(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], list[Store]]:
-    kv, k, v, slots = output.node.operands
-    axes, (token, head, at) = _declare_axes(inliner, k.shape)
+    pool, x, slots = output.node.operands
+    axes, (token, head, at) = _declare_axes(inliner, x.shape)
     slot = inliner.element(slots, (token,))
     place = inliner.indirect_symbol(slot)
-    page_size = kv.shape[3]
-    number = inliner.param(kv, is_written=True)
-    stores = []
-    for half, source in enumerate((k, v)):
-        index = (place // page_size, half, head, place % page_size, at)
-        offset = linearize(index, kv.shape)
-        element = inliner.element(source, (token, head, at))
-        stores.append(Store(number, offset, element, inliner.indirect_of(offset), guard=slot))
-    return axes, stores
+    page_size = pool.shape[2]
+    number = inliner.param(pool, is_written=True)
+    offset = linearize((place // page_size, head, place % page_size, at), pool.shape)
+    element = inliner.element(x, (token, head, at))
+    return axes, [Store(number, offset, element, inliner.indirect_of(offset), guard=slot)]

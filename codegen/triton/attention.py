@@ -48,7 +48,7 @@ def attention_pieces(
     splits, own = schedule.splits, len(kernel.params)
     rows = (part.tokens, part.num_heads)
     params = (
-        Param(TensorType((splits, *rows, part.head_dim), f32), True),
+        Param(TensorType((splits, *rows, part.value_dim), f32), True),
         Param(TensorType((splits, *rows), f32), True),
         Param(TensorType((splits, *rows), f32), True),
     )
@@ -56,7 +56,7 @@ def attention_pieces(
     inputs = tuple(replace(p, is_written=False) for p in params)
     join = replace(kernel, params=(*kernel.params, *inputs), parts=(_join(part, splits, own),))
     first = replace(kernel, params=(*kernel.params, *params))
-    per_program = min(128, power_of_2(part.head_dim))
+    per_program = min(128, power_of_2(part.value_dim))
     return (
         [Piece(first, names, "_split"), Piece(join, names, "_join")],
         [schedule, ReduceSchedule(per_program, power_of_2(splits), True, 4)],
@@ -66,11 +66,11 @@ def attention_pieces(
 def _join(part: PagedAttention, splits: int, own: int) -> Reduce:
     """out = sum_s partial_s exp(largest_s - top) / sum_s total_s exp(largest_s - top)."""
     names = ("_token", "_head", "_at")
-    extents = (part.tokens, part.num_heads, part.head_dim)
+    extents = (part.tokens, part.num_heads, part.value_dim)
     split, token, head, at = (symbol(n) for n in ("_split", *names))
     row = (split * part.tokens + token) * part.num_heads + head
     largest, total = Load(own + 1, row, f32), Load(own + 2, row, f32)
-    partial = Load(own, row * part.head_dim + at, f32)
+    partial = Load(own, row * part.value_dim + at, f32)
     nothing = Apply("eq", (Ref("top", f32), Const(float("-inf"), f32)), f32)
     top = Apply("where", (nothing, Const(0.0, f32), Ref("top", f32)), f32)
     weight = Apply("exp", (Apply("sub", (largest, top), f32),), f32)
@@ -85,7 +85,7 @@ def _join(part: PagedAttention, splits: int, own: int) -> Reduce:
     mass = Ref("mass", f32)
     safe = Apply("where", (Apply("eq", (mass, Const(0.0, f32)), f32), Const(1.0, f32), mass), f32)
     value = Apply("div", (Ref("sum", f32), safe), f32)
-    out = (token * part.num_heads + head) * part.head_dim + at
+    out = (token * part.num_heads + head) * part.value_dim + at
     return Reduce(
         tuple(Axis(n, d) for n, d in zip(names, extents)),
         Axis("_split", splits),
@@ -131,9 +131,13 @@ class _Emitter:
         self.group = part.num_heads // part.num_kv_heads
         # a matrix tile has at least 16 rows
         self.rows = max(16, power_of_2(schedule.queries * self.group))
-        self.width = max(16, power_of_2(part.head_dim))  # and as many columns
-        q, kv = (kernel.params[p].type.dtype for p in (part.q, part.kv))
-        self.feed = f32 if interpret else feed_dtype(q, kv)
+        # and as many columns
+        self.width, self.v_width = (
+            max(16, power_of_2(size)) for size in (part.head_dim, part.value_dim)
+        )
+        q, k, v = (kernel.params[p].type.dtype for p in (part.q, part.k, part.v))
+        # what the matrix unit is given: queries and keys; weights and values
+        self.feed, self.v_feed = (f32 if interpret else feed_dtype(q, x) for x in (k, v))
         self.own = len(kernel.params) - (3 if schedule.splits > 1 else 0)
 
     def lines(self, text: str) -> None:
@@ -190,6 +194,8 @@ query_head = head * {group} + rows % {group}
 in_rows = (rows < {queries * group}) & (token < stop)
 dims = tl.arange(0, {self.width})
 in_dims = dims < {part.head_dim}
+v_dims = tl.arange(0, {self.v_width})
+in_v_dims = v_dims < {part.value_dim}
 position = context - stop + token
 token64 = token.to(tl.int64)
 q_at = token64 * {self.text(token_stride)} + query_head * {self.text(head_stride)}
@@ -199,10 +205,11 @@ q = tl.load(q_first + q_at[:, None] + dims[None, :], mask=q_mask, other=0.0)
 q = q.to({value_type(self.feed)})
 top = tl.full([{self.rows}], float("-inf"), tl.float32)
 mass = tl.zeros([{self.rows}], tl.float32)
-acc = tl.zeros([{self.rows}, {self.width}], tl.float32)
+acc = tl.zeros([{self.rows}, {self.v_width}], tl.float32)
 num_keys = context - stop + tl.minimum(query + {queries}, stop)
 pages = p{part.page_table} + low.to(tl.int64) * {self.text(part.table_width)}
-kv = p{part.kv} + head * {part.page_size * part.head_dim}""")
+keys = p{part.k} + head * {part.page_size * part.head_dim}
+values = p{part.v} + head * {part.page_size * part.value_dim}""")
 
     def walk(self) -> None:
         """The loops over tiles of keys: those that every row sees whole, then the others."""
@@ -233,29 +240,32 @@ tile_whole = tl.minimum((context - stop + query + 1) // {keys}, tile_high)""")
 
     def step(self, *, is_masked: bool) -> None:
         part, keys = self.part, self.schedule.keys
-        page_size, feed = part.page_size, value_type(self.feed)
+        page_size, feed, v_feed = part.page_size, value_type(self.feed), value_type(self.v_feed)
         mask = ", mask=key < num_keys, other=0" if is_masked else ""
         if page_size % keys == 0:  # the tile lies in one page
             page = f"tl.load(pages + number * {keys} // {page_size}).to(tl.int64)"
         else:
             page = f"tl.load(pages + key // {page_size}{mask}).to(tl.int64)"
-        heads = part.num_kv_heads * page_size * part.head_dim  # of one half of a page
+        rows = part.num_kv_heads * page_size  # of a page
         k_masks, v_masks = [], []
         if is_masked:
             k_masks.append("(key < num_keys)[None, :]")
             v_masks.append("(key < num_keys)[:, None]")
         if self.width != part.head_dim:
             k_masks.append("in_dims[:, None]")
-            v_masks.append("in_dims[None, :]")
+        if self.v_width != part.value_dim:
+            v_masks.append("in_v_dims[None, :]")
         k_mask = f", mask={' & '.join(k_masks)}, other=0.0" if k_masks else ""
         v_mask = f", mask={' & '.join(v_masks)}, other=0.0" if v_masks else ""
-        precision = ', input_precision="ieee"' if self.feed == f32 else ""
+        precision, v_precision = (
+            ', input_precision="ieee"' if dtype == f32 else "" for dtype in (self.feed, self.v_feed)
+        )
         scale = part.scale * LOG2_E
         self.lines(f"""
 key = number * {keys} + tl.arange(0, {keys})
 page = {page}
-row = page * {2 * heads} + key % {page_size} * {part.head_dim}
-k = tl.load(kv + row[None, :] + dims[:, None]{k_mask}).to({feed})""")
+row = page * {rows} + key % {page_size}
+k = tl.load(keys + (row * {part.head_dim})[None, :] + dims[:, None]{k_mask}).to({feed})""")
         if part.softcap is None:
             self.lines(f"scores = tl.dot(q, k{precision}) * {scale!r}")
         else:
@@ -279,8 +289,8 @@ base = now""")
 weights = tl.exp2(scores - base[:, None])
 keep = tl.exp2(top - base)
 mass = mass * keep + tl.sum(weights, axis=1)
-v = tl.load(kv + {heads} + row[:, None] + dims[None, :]{v_mask}).to({feed})
-acc = tl.dot(weights.to({feed}), v, acc * keep[:, None]{precision})
+v = tl.load(values + (row * {part.value_dim})[:, None] + v_dims[None, :]{v_mask}).to({v_feed})
+acc = tl.dot(weights.to({v_feed}), v, acc * keep[:, None]{v_precision})
 top = now""")
 
     def store(self) -> None:
@@ -290,12 +300,15 @@ top = now""")
         if self.schedule.splits == 1:
             self.lines(f"""
 acc = acc / tl.where(mass == 0.0, 1.0, mass)[:, None]
-out_at = {at} * {part.head_dim}
-tl.store(p{part.out} + out_at[:, None] + dims[None, :], acc.to({value_type(out)}), mask=q_mask)""")
+out_at = {at} * {part.value_dim}
+out_mask = in_rows[:, None] & in_v_dims[None, :]
+acc = acc.to({value_type(out)})
+tl.store(p{part.out} + out_at[:, None] + v_dims[None, :], acc, mask=out_mask)""")
             return
         self.lines(f"""
 part = (split.to(tl.int64) * {self.text(part.tokens)} + token64) * {part.num_heads} + query_head
 tl.store(p{self.own + 1} + part, top * {LN_2!r}, mask=in_rows)
 tl.store(p{self.own + 2} + part, mass, mask=in_rows)
-part = part * {part.head_dim}
-tl.store(p{self.own} + part[:, None] + dims[None, :], acc, mask=q_mask)""")
+part = part * {part.value_dim}
+out_mask = in_rows[:, None] & in_v_dims[None, :]
+tl.store(p{self.own} + part[:, None] + v_dims[None, :], acc, mask=out_mask)""")

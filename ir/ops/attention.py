@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..op import broadcast_shapes, op
-from ..types import TensorType, bool_, i32
+from ..types import bool_, i32
 
 
 @op(kind="attention", is_whole=False)
@@ -135,17 +135,17 @@ def _repeat_heads(b, x, group: int):
 
 
 @op(kind="state")
-def kv_append(kv, k, v, slots):
-    """The pool with the keys and values of T new tokens written at their slots.
+def kv_append(pool, x, slots):
+    """The pool of keys, or of values, with those of T new tokens written at their slots.
 
-    kv: [pages, 2, G, W, D] (see KVLayout); k, v: [T, G, D]; slots: [T] integers, page * W + offset.
-    A negative slot writes nothing. Slots must differ. The pool's dtype may be narrower than k's.
+    pool: [pages, G, W, D] (see KVLayout); x: [T, G, D]; slots: [T] integers, page * W + offset.
+    A negative slot writes nothing. Slots must differ. The pool's dtype may be narrower than x's.
     """
-    if kv.rank != 5 or k.rank != 3 or k != v or slots.rank != 1:
-        raise TypeError(f"kv is {kv}, k is {k}, v is {v}, slots is {slots}: see KVLayout")
-    if (kv.shape[2], kv.shape[4]) != k.shape[1:] or slots.shape[0] != k.shape[0]:
-        raise TypeError(f"kv is {kv}, k is {k}, slots is {slots}: heads, size or tokens differ")
-    return kv
+    if pool.rank != 4 or x.rank != 3 or slots.rank != 1:
+        raise TypeError(f"pool is {pool}, x is {x}, slots is {slots}: see KVLayout")
+    if (pool.shape[1], pool.shape[3]) != x.shape[1:] or slots.shape[0] != x.shape[0]:
+        raise TypeError(f"pool is {pool}, x is {x}, slots is {slots}: heads, size or tokens differ")
+    return pool
 
 
 @kv_append.set_axes
@@ -155,19 +155,19 @@ def _(kv, k, v, slots):
 
 
 @kv_append.set_reference
-def _(kv, k, v, slots):
-    kv = kv.copy()
+def _(pool, x, slots):
+    pool = pool.copy()
     keep = slots >= 0
-    page, offset = np.divmod(slots[keep], kv.shape[3])
-    kv[page, 0, :, offset] = k[keep]
-    kv[page, 1, :, offset] = v[keep]
-    return kv
+    page, offset = np.divmod(slots[keep], pool.shape[2])
+    pool[page, :, offset] = x[keep]
+    return pool
 
 
 @op(kind="attention")
 def paged_attention(
     q,
-    kv,
+    k_pool,
+    v_pool,
     page_table,
     query_starts,
     context_lens,
@@ -178,17 +178,22 @@ def paged_attention(
 ):
     """Causal attention of T new tokens, of B sequences laid end to end, over their cached pages.
 
-    q: [T, H, D]; kv: [pages, 2, G, W, D], the new tokens already appended; page_table:
-    [B, max_pages], the pages of a sequence in order; query_starts: [B + 1], tokens
-    [query_starts[i], query_starts[i + 1]) are of sequence i (rows past query_starts[B] are
+    q: [T, H, D]; k_pool: [pages, G, W, D], v_pool: [pages, G, W, Dv], the new tokens already
+    appended; page_table: [B, max_pages], the pages of a sequence in order; query_starts: [B + 1],
+    tokens [query_starts[i], query_starts[i + 1]) are of sequence i (rows past query_starts[B] are
     padding: their output is unspecified); context_lens: [B], tokens in the cache, new ones
     included. A new token sees the cached tokens up to itself, the last `window` of them only when
-    given. -> [T, H, D].
+    given. -> [T, H, Dv].
     """
-    if q.rank != 3 or kv.rank != 5 or page_table.rank != 2:
-        raise TypeError(f"q is {q}, kv is {kv}, page_table is {page_table}: see KVLayout")
-    if q.shape[2] != kv.shape[4] or q.shape[1] % kv.shape[2]:
-        raise TypeError(f"q is {q}, kv is {kv}: head size or number of heads do not fit")
+    if q.rank != 3 or k_pool.rank != 4 or v_pool.rank != 4 or page_table.rank != 2:
+        raise TypeError(
+            f"q is {q}, k_pool is {k_pool}, v_pool is {v_pool}, page_table is {page_table}:"
+            " see KVLayout"
+        )
+    if k_pool.shape[:3] != v_pool.shape[:3]:
+        raise TypeError(f"k_pool is {k_pool}, v_pool is {v_pool}: pages or heads differ")
+    if q.shape[2] != k_pool.shape[3] or q.shape[1] % k_pool.shape[1]:
+        raise TypeError(f"q is {q}, k_pool is {k_pool}: head size or number of heads do not fit")
     sequences = page_table.shape[0]
     if query_starts.shape != (sequences + 1,) or context_lens.shape != (sequences,):
         raise TypeError(
@@ -197,7 +202,7 @@ def paged_attention(
     for given in (page_table, query_starts, context_lens):
         if given.dtype != i32:
             raise TypeError(f"page_table, query_starts and context_lens must be i32, not {given}")
-    return q
+    return q.with_shape((*q.shape[:2], v_pool.shape[3]))
 
 
 @paged_attention.set_axes
@@ -207,29 +212,23 @@ def _(q, *others, scale, window, softcap):
 
 
 @paged_attention.set_reference
-def _(q, kv, page_table, query_starts, context_lens, *, scale, window, softcap):
-    out = np.zeros_like(q)
-    group = q.shape[1] // kv.shape[2]
+def _(q, k_pool, v_pool, page_table, query_starts, context_lens, *, scale, window, softcap):
+    out = np.zeros((*q.shape[:2], v_pool.shape[3]), q.dtype)
+    kv_heads, page_size = k_pool.shape[1:3]
+    group = q.shape[1] // kv_heads
     for i, context in enumerate(context_lens):
         start, stop = int(query_starts[i]), int(query_starts[i + 1])
         if start == stop:
             continue
-        pages = page_table[i, : -(-int(context) // kv.shape[3])]
-        # [pages, 2, G, W, D] -> [2, G, tokens, D], then only the tokens there are
+        pages = page_table[i, : -(-int(context) // page_size)]
+        # [pages, G, W, D] -> [G, tokens, D], then only the tokens there are
         keys, values = (
-            kv[pages]
-            .transpose(1, 2, 0, 3, 4)
-            .reshape(2, kv.shape[2], -1, kv.shape[4])[:, :, :context]
+            np.repeat(x.reshape(kv_heads, -1, x.shape[3])[:, :context], group, 0)
+            for x in (k_pool[pages].swapaxes(0, 1), v_pool[pages].swapaxes(0, 1))
         )
-        keys, values = np.repeat(keys, group, 0), np.repeat(values, group, 0)
         heads_first = q[start:stop].transpose(1, 0, 2)
         scores = (heads_first @ keys.transpose(0, 2, 1)) * q.dtype.type(scale)
         position = np.arange(context - (stop - start), context)[:, None]
         seen = visible(position, np.arange(context)[None, :], True, window)
         out[start:stop] = (masked_softmax(scores, seen, None, softcap) @ values).transpose(1, 0, 2)
     return out
-
-
-def kv_pool_type(pages, num_kv_heads: int, page_size: int, head_dim: int, dtype) -> TensorType:
-    """The type of one layer's pool."""
-    return TensorType((pages, 2, num_kv_heads, page_size, head_dim), dtype)

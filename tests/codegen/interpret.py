@@ -191,12 +191,14 @@ class _Run:
         tokens, seqs = int(self.index(part.tokens)), int(self.index(part.sequences))
         t, h, d = np.ogrid[:tokens, : part.num_heads, : part.head_dim]
         at = self.index(part.q_offset) + t * part.q_token_stride + h * part.q_head_stride + d
-        pool = self.buffers[part.kv].reshape(
-            -1, 2, part.num_kv_heads, part.page_size, part.head_dim
+        k, v = (
+            self.buffers[number].reshape(-1, part.num_kv_heads, part.page_size, size)
+            for number, size in ((part.k, part.head_dim), (part.v, part.value_dim))
         )
         out = OPS["paged_attention"].reference(
             self.buffers[part.q][at],
-            pool,
+            k,
+            v,
             self.buffers[part.page_table].reshape(seqs, -1),
             self.buffers[part.query_starts],
             self.buffers[part.context_lens],

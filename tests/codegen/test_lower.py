@@ -87,7 +87,7 @@ def test_rope_and_append_share_a_kernel(t):
     qkv = b.input("qkv", (1, s, 32))
     cos, sin = b.input("cos", (1, s, 8)), b.input("sin", (1, s, 8))
     slots = b.input("slots", (s,), i32)
-    kv = b.state("kv", (pages, 2, 1, 4, 8))
+    pools = [b.state(name, (pages, 1, 4, 8)) for name in "kv"]
     tables = [b.reshape(v, shape=(1, 1, s, 8)) for v in (cos, sin)]
 
     def heads(start, count):
@@ -99,10 +99,11 @@ def test_rope_and_append_share_a_kernel(t):
 
     q = flat(b.rope(heads(0, 2), *tables), 2)
     k = flat(b.rope(heads(16, 1), *tables), 1)
-    new = b.kv_append(kv, k, flat(heads(24, 1), 1), slots)
+    values = flat(heads(24, 1), 1)
+    new = {p.name: b.kv_append(p, x, slots) for p, x in zip(pools, (k, values), strict=True)}
     place = np.random.default_rng(1).permutation(80)[:t].astype(np.int32)
     place[t // 2] = -1 if t > 1 else place[0]
-    kernel = check(b, [q], {"t": t, "pages": 20}, {"slots": place}, {"kv": new})
+    kernel = check(b, [q], {"t": t, "pages": 20}, {"slots": place}, new)
     assert len(kernel.parts) == 2
 
 
@@ -213,12 +214,12 @@ def test_paged_attention_reads_a_slice_of_a_wider_tensor():
     starts = n + 1
     qkv = b.input("qkv", (s, 32))
     q = b.reshape(b.slice(qkv, axis=1, start=8, stop=24), shape=(s, 2, 8))
-    kv = b.state("kv", (pages, 2, 1, 4, 8))
+    k, v = b.state("k", (pages, 1, 4, 8)), b.state("v", (pages, 1, 4, 6))
     meta = [
         b.input(name, shape, i32)
         for name, shape in (("table", (n, width)), ("starts", (starts,)), ("lens", (n,)))
     ]
-    out = b.paged_attention(q, kv, *meta, scale=0.3, window=5, softcap=2.0)
+    out = b.paged_attention(q, k, v, *meta, scale=0.3, window=5, softcap=2.0)
     arrays = {
         "table": np.array([[3, 1, 0], [2, 5, 4]], np.int32),
         "starts": np.array([0, 1, 8], np.int32),

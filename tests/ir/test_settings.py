@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.ir import switches
 from tilewright.ir.errors import DeviceError, OptionError, OutOfPages, TilewrightError
-from tilewright.ir.layout import KVLayout, LayerKV
+from tilewright.ir.layout import KVLayout, LayerKV, Pool
 from tilewright.ir.target import TARGETS, cpu, get_target
 from tilewright.ir.types import bf16, f8e4m3, f16, f32
 
@@ -87,9 +87,12 @@ def test_a_dtype_that_a_target_lacks():
 
 
 def test_layouts_of_the_cache_survive_json():
-    layers = (LayerKV("kv_0", 2, 64, bf16), LayerKV("kv_1", 1, 32, f16, window=512))
+    layers = (
+        LayerKV(Pool("k_0", 2, 64, bf16), Pool("v_0", 2, 64, bf16)),
+        LayerKV(Pool("k_1", 1, 48, f32), Pool("v_1", 1, 32, f16), window=512),
+    )
     layout = KVLayout(16, layers)
     assert KVLayout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
-    assert layout.page_bytes == 2 * 16 * 2 * (2 * 64 + 32)
-    assert str(layers[0].type("p", 16).dtype) == "bf16"
-    assert layers[0].type(7, 16).shape == (7, 2, 2, 16, 64)
+    assert layout.page_bytes == 16 * (2 * 2 * 64 * 2 + 48 * 4 + 32 * 2)
+    assert str(layout.pools[2].type("p", 16).dtype) == "f32"
+    assert layout.pools[3].type(7, 16).shape == (7, 1, 16, 32)

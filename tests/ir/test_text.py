@@ -20,13 +20,13 @@ graph @block
   dim pages in [0, ]
   input %x : f32[b, s, 64]
   weight %w0 'layers.0.input_layernorm.weight' : f32[64]
-  state %kv : f16[pages, 2, 1, 8, 64]
+  state %kv : f16[pages, 1, 8, 64]
 {
   %0 = rms_norm(%x, %w0) {eps=1e-05} : f32[b, s, 64]
   %1 = reshape(%0) {shape=[b*s, 1, 64]} : f32[b*s, 1, 64] in k0 at 0
   %2 = iota() {length=b*s, dtype=i32} : i32[b*s]
   %3 = cast(%1) {dtype=f16} : f16[b*s, 1, 64] in k1 at 256*b*s + 64
-  %4 = kv_append(%kv, %3, %3, %2) : f16[pages, 2, 1, 8, 64]
+  %4 = kv_append(%kv, %3, %2) : f16[pages, 1, 8, 64]
   %5 = full() {value=-inf, shape=[], dtype=f32} : f32[]
   %6 = mul(%0, %5) : f32[b, s, 64]
   update %kv = %4

@@ -21,7 +21,7 @@ def chain(count=5):
 
 def pool(b):
     t, pages = b.dim("t", 1, 9), b.dim("pages", 1, 9)
-    kv = b.state("kv", (pages, 2, 1, 4, 2))
+    kv = b.state("kv", (pages, 1, 4, 2))
     return kv, b.input("k", (t, 1, 2)), b.input("slots", (t,), i32)
 
 
@@ -29,7 +29,7 @@ def test_a_sound_graph_passes():
     verify(chain())
     b = Builder()
     kv, k, slots = pool(b)
-    b.updates["kv"] = b.kv_append(b.kv_append(kv, k, k, slots), k, k, slots)
+    b.updates["kv"] = b.kv_append(b.kv_append(kv, k, slots), k, slots)
     verify(b.graph([k]))
 
 
@@ -110,8 +110,8 @@ def test_names_are_unique():
 def test_a_state_is_consumed_once():
     b = Builder()
     kv, k, slots = pool(b)
-    b.kv_append(kv, k, k, slots)
-    b.updates["kv"] = b.kv_append(kv, k, k, slots)
+    b.kv_append(kv, k, slots)
+    b.updates["kv"] = b.kv_append(kv, k, slots)
     with pytest.raises(VerifyError, match="a state is used after kv_append consumed it"):
         verify(b.graph([]))
 
@@ -120,7 +120,7 @@ def test_a_state_op_needs_a_state():
     b = Builder()
     kv, k, slots = pool(b)
     other = b.input("other", kv.shape)
-    b.kv_append(other, k, k, slots)
+    b.kv_append(other, k, slots)
     with pytest.raises(VerifyError, match="which is not a state"):
         verify(b.graph([]))
 
@@ -133,7 +133,7 @@ def test_updates_are_of_states_and_of_their_type():
     kv, k, slots = pool(b)
     with pytest.raises(VerifyError, match=r"update of 'kv': f32\[t, 1, 2\] for f32\[pages"):
         verify(b.graph([]).replace(updates={"kv": k}))
-    b.kv_append(kv, k, k, slots)
+    b.kv_append(kv, k, slots)
     with pytest.raises(VerifyError, match="update of 'kv' is a value that kv_append consumed"):
         verify(b.graph([]).replace(updates={"kv": kv}))
 

@@ -153,8 +153,8 @@ def _attention(q, k, v, mask=None, *, scale, is_causal=False, window=None, softc
 def paging() -> Iterator[Sample]:
     slots = lambda rng, shape, dtype: np.array([9, 2, -1, 0])  # noqa: E731
     for dtype in (f32, bf16):
-        kv, new = Operand((3, 2, 2, 4, 8), dtype), Operand((4, 2, 8), dtype)
-        yield Sample("kv_append", (kv, new, new, Operand((4,), i32, slots)), _append, exact=True)
+        pool, new = Operand((3, 2, 4, 8), dtype), Operand((4, 2, 8), dtype)
+        yield Sample("kv_append", (pool, new, Operand((4,), i32, slots)), _append, exact=True)
     table = lambda rng, shape, dtype: np.array([[3, 1], [0, 4], [2, 2]])  # noqa: E731
     starts = lambda rng, shape, dtype: np.array([0, 3, 4, 4])  # noqa: E731
     lens = lambda rng, shape, dtype: np.array([6, 1, 0])  # noqa: E731
@@ -164,27 +164,29 @@ def paging() -> Iterator[Sample]:
     for case in ({}, {"window": 2}, {"softcap": 3.0}):
         attrs = {"scale": 0.4, **case}
         call = lambda *a, attrs=attrs: _paged(*a, **attrs)  # noqa: E731
-        operands = Operand((4, 4, 8)), Operand((5, 2, 2, 4, 8)), *metadata
-        yield Sample("paged_attention", operands, call, attrs)
+        for width in (8, 3):
+            pools = Operand((5, 2, 4, 8)), Operand((5, 2, 4, width))
+            yield Sample("paged_attention", (Operand((4, 4, 8)), *pools, *metadata), call, attrs)
 
 
-def _append(kv, k, v, slots):
-    kv = kv.clone()
+def _append(pool, x, slots):
+    pool = pool.clone()
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:
-            kv[slot // 4, 0, :, slot % 4] = k[row]
-            kv[slot // 4, 1, :, slot % 4] = v[row]
-    return kv
+            pool[slot // 4, :, slot % 4] = x[row]
+    return pool
 
 
-def _paged(q, kv, table, starts, lens, **attrs):
+def _paged(q, k_pool, v_pool, table, starts, lens, **attrs):
     rows = []
     for s, context in enumerate(lens.tolist()):
         first, last = starts[s], starts[s + 1]
         if first == last:
             continue
-        cached = [kv[table[s, at // 4], :, :, at % 4] for at in range(context)]
-        k, v = torch.stack(cached, 2)  # [2, G, context, D]
+        k, v = (  # [G, context, D]
+            torch.stack([pool[table[s, at // 4], :, at % 4] for at in range(context)], 1)
+            for pool in (k_pool, v_pool)
+        )
         one = _attention(q[first:last].transpose(0, 1), k, v, is_causal=True, **attrs)
         rows.append(one.transpose(0, 1))
     return torch.cat(rows)

@@ -61,7 +61,7 @@ def test_a_llama_layer_is_six_kernels():
     rope = ["mul", "neg", "mul", "add"]
     layer = [
         ["rms_norm", "matmul"],
-        [*rope, *rope, "kv_append"],
+        [*rope, *rope, "kv_append", "kv_append"],
         ["paged_attention"],
         ["matmul", "add"],
         ["rms_norm", "gated_linear"],

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from tilewright.ir.dim import Symbol, floordiv, maximum, symbol
 from tilewright.ir.encoding import Encoding
 from tilewright.ir.errors import ArtifactError
-from tilewright.ir.layout import KVLayout, LayerKV
+from tilewright.ir.layout import KVLayout, LayerKV, Pool
 from tilewright.ir.program import ALIGNMENT, DIM, Buffer, Kernel, Program
 from tilewright.ir.steps import Choice, LaunchStep
 from tilewright.ir.types import TensorType, bf16, f16, f32
@@ -40,9 +40,10 @@ def sample_program() -> Program:
         Buffer("w", TensorType((3, 5), bf16), "weight", encoding=Encoding("panel32")),
         Buffer("b", TensorType((7,), f16), "weight"),
         Buffer("s", TensorType((), f32), "weight"),
-        Buffer("kv", TensorType((PAGES, 2, 2, 16, 64), bf16), "state"),
+        Buffer("k", TensorType((PAGES, 2, 16, 64), bf16), "state"),
         Buffer("tmp", TensorType((floordiv(T + 3, 4), 3), f32), "temp", 64 * maximum(T, 7)),
         Buffer("y", TensorType((T,), f32), "output"),
+        Buffer("v", TensorType((PAGES, 2, 16, 32), bf16), "state"),
     ]
     kernels = [
         Kernel("k_a", "cpp", "1f", "// source a", "lib", "reduce", options={"lanes": (1, 2)}),
@@ -51,7 +52,7 @@ def sample_program() -> Program:
         ),
         Kernel("k_c", "cpp", "3f", "// source c", "lib", "contract"),
     ]
-    k1_reads, k1_writes = ("b", "s"), ("kv", "tmp", "y")
+    k1_reads, k1_writes = ("b", "s"), ("k", "tmp", "y")
     steps = (
         LaunchStep(
             "k0",
@@ -72,12 +73,12 @@ def sample_program() -> Program:
         symbols={"t": Symbol("t", 1, 512, 1, 16), "pages": Symbol("pages")},
         buffers={b.name: b for b in buffers},
         inputs=("x",),
-        outputs=("y", "kv"),
+        outputs=("y", "k"),
         kernels={k.name: k for k in kernels},
         steps=steps,
         arena_bytes=64 * maximum(T, 7) + 12 * floordiv(T + 3, 4),
         blobs={"lib": b"\x7fELF" + bytes(range(256))},
-        kv=KVLayout(16, (LayerKV("kv", 2, 64, bf16, window=128),)),
+        kv=KVLayout(16, (LayerKV(Pool("k", 2, 64, bf16), Pool("v", 2, 32, bf16), window=128),)),
         meta={"isa": ()},
     )
 
@@ -99,7 +100,7 @@ def sample(**changes) -> Artifact:
         tokenizer_json='{"model": "…"}',
         chat_template="{{ messages }}",
         facts={"context_len": 8192, "eos": [1, 2]},
-        states={"kv": np.ones((3, 2), ml_dtypes.bfloat16)},
+        states={"k": np.ones((3, 2), ml_dtypes.bfloat16)},
         extras={"signature.json": b"[1]"},
         **changes,
     )
@@ -121,7 +122,7 @@ def test_round_trip(saved):
         assert array.shape == expected.weights[name].shape
         assert array.ctypes.data % ALIGNMENT == 0, f"{name} could not be used in place"
         assert not array.flags.writeable
-    np.testing.assert_array_equal(found.states["kv"], expected.states["kv"])
+    np.testing.assert_array_equal(found.states["k"], expected.states["k"])
     for name in ("programs", "tokenizer_json", "chat_template", "facts", "extras"):
         assert getattr(found, name) == getattr(expected, name), name
     assert read_manifest(saved)["name"] == "sample"
@@ -172,7 +173,7 @@ def test_program_json_is_plain_and_round_trips():
         (lambda d: d["buffers"][0].update(dtype="f31"), "KeyError: 'f31'"),
         (lambda d: d["buffers"].pop(5), "step k1 uses tmp, and there is no such buffer"),
         (lambda d: d["buffers"][5].update(offset=None), "tmp has no offset"),
-        (lambda d: d["buffers"][4].update(role="secret"), "kv has the role 'secret'"),
+        (lambda d: d["buffers"][4].update(role="secret"), "k has the role 'secret'"),
         (lambda d: d["kernels"][0].update(binary="other"), "k_a is said to be in other"),
         (lambda d: d["steps"][0]["choices"].clear(), "step k0 has no kernel"),
         (lambda d: d["steps"][0].pop("select"), "KeyError: 'select'"),

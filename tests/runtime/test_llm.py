@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.ir.dim import Symbol, symbol
 from tilewright.ir.errors import OptionError, OutOfMemory, RequestError
-from tilewright.ir.layout import KVLayout, LayerKV
+from tilewright.ir.layout import KVLayout, LayerKV, Pool
 from tilewright.ir.program import Buffer, Program
 from tilewright.ir.types import TensorType, bf16, f32
 from tilewright.runtime.cpu import CpuDevice
@@ -308,10 +308,11 @@ PAGE_BYTES = 2 * 2 * 16 * 64 * 4
 
 def serving_program(**limits) -> Program:
     symbols = {n: Symbol(n, 1, limits.get(n)) for n in ("t", "seqs", "width", "rows", "pages")}
-    state = Buffer("kv_0", TensorType((PAGES, 2, 2, 16, 64), f32), "state")
+    pools = Pool("k_0", 2, 64, f32), Pool("v_0", 2, 64, f32)
+    states = {p.state: Buffer(p.state, p.type(PAGES, 16), "state") for p in pools}
     return Program(
-        "lm", "cpu", symbols, {"kv_0": state}, (), (), {}, (), 1000 * T, {},
-        KVLayout(16, (LayerKV("kv_0", 2, 64, f32),)),
+        "lm", "cpu", symbols, states, (), (), {}, (), 1000 * T, {},
+        KVLayout(16, (LayerKV(*pools),)),
     )  # fmt: skip
 
 

@@ -14,16 +14,18 @@ T, B, WIDTH, PAGES = (symbol(s) for s in ("t", "seqs", "width", "pages"))
 
 
 def attention(H, G, D, W, dtype=f32, q_dtype=f32, **options) -> LoopKernel:
+    Dv = options.get("Dv", D)
     params = (
         Param(TensorType((T, H, D), q_dtype), False),
-        Param(TensorType((PAGES, 2, G, W, D), dtype), False),
+        Param(TensorType((PAGES, G, W, D), dtype), False),
+        Param(TensorType((PAGES, G, W, Dv), options.get("v_dtype", dtype)), False),
         Param(TensorType((B, WIDTH), i32), False),
         Param(TensorType((B + 1,), i32), False),
         Param(TensorType((B,), i32), False),
-        Param(TensorType((T, H, D), q_dtype), True),
+        Param(TensorType((T, H, Dv), q_dtype), True),
     )
     part = PagedAttention(
-        0, 1, 2, 3, 4, 5, T, B, WIDTH, H, G, D, W, D**-0.5, options.get("window"),
+        0, 1, 2, 3, 4, 5, 6, T, B, WIDTH, H, G, D, Dv, W, D**-0.5, options.get("window"),
         options.get("softcap"), 0, H * D, D,
     )  # fmt: skip
     return LoopKernel(params, (part,), ("seqs", "t", "width"), "attention")
@@ -39,6 +41,8 @@ KERNELS = {
     "all_bf16": attention(4, 2, 32, 8, bf16, bf16),
     "window": attention(6, 2, 64, 16, window=70),
     "softcap": attention(6, 2, 64, 16, softcap=5.0),
+    "wide_keys": attention(6, 2, 72, 4, bf16, Dv=40, v_dtype=f32),
+    "wide_values": attention(2, 1, 12, 4, f16, Dv=70, window=9),
     "both": attention(4, 1, 16, 5, window=3, softcap=2.0),
 }
 BATCHES = {
@@ -55,7 +59,7 @@ def library():
 
 def make_batch(rng, kernel, lengths, contexts, padding=3, scale=1.0):
     (part,) = kernel.parts
-    W, G, D = part.page_size, part.num_kv_heads, part.head_dim
+    W, G, D, Dv = part.page_size, part.num_kv_heads, part.head_dim, part.value_dim
     width = -(-max(contexts) // W) + 1
     counts = [-(-c // W) for c in contexts]
     ids = rng.permutation(sum(counts) + 2).astype(np.int32)
@@ -64,22 +68,25 @@ def make_batch(rng, kernel, lengths, contexts, padding=3, scale=1.0):
     for row, count in zip(table, counts, strict=True):
         row[:count] = ids[at : at + count]
         at += count
-    pool = (rng.standard_normal((len(ids), 2, G, W, D)) * scale).astype(
-        kernel.params[1].type.dtype.numpy
+    k, v = (
+        (rng.standard_normal((len(ids), G, W, size)) * scale).astype(
+            kernel.params[number].type.dtype.numpy
+        )
+        for number, size in ((1, D), (2, Dv))
     )
     tokens = sum(lengths) + padding
     q = (rng.standard_normal((tokens, part.num_heads, D)) * scale).astype(
         kernel.params[0].type.dtype.numpy
     )
     starts = np.cumsum([0, *lengths]).astype(np.int32)
-    return [q, pool, table, starts, np.array(contexts, np.int32)]
+    return [q, k, v, table, starts, np.array(contexts, np.int32)]
 
 
 def sizes_of(arrays):
     return {
         "t": len(arrays[0]),
-        "seqs": len(arrays[4]),
-        "width": arrays[2].shape[1],
+        "seqs": len(arrays[5]),
+        "width": arrays[3].shape[1],
         "pages": len(arrays[1]),
     }
 
@@ -104,12 +111,12 @@ def test_padding_rows_are_zero(library, rng):
 def test_a_token_has_the_same_bits_in_prefill_decode_and_any_batch(library, rng, name):
     kernel = KERNELS[name]
     length = 530
-    q, pool, table, _, _ = make_batch(rng, kernel, [length], [length], padding=0)
-    sizes = {"seqs": 1, "width": table.shape[1], "pages": len(pool)}
+    q, k, v, table, _, _ = make_batch(rng, kernel, [length], [length], padding=0)
+    sizes = {"seqs": 1, "width": table.shape[1], "pages": len(k)}
 
     def run(q, starts, contexts, table, threads):
         out = np.zeros_like(q)
-        arrays = [q, pool, table, np.array(starts, np.int32), np.array(contexts, np.int32), out]
+        arrays = [q, k, v, table, np.array(starts, np.int32), np.array(contexts, np.int32), out]
         dims = sizes | {"t": len(q), "seqs": len(contexts)}
         library.run(name, arrays, dims, threads)
         return out
@@ -125,13 +132,13 @@ def test_a_token_has_the_same_bits_in_prefill_decode_and_any_batch(library, rng,
 
 
 def test_what_a_token_must_not_see_does_not_matter(library, rng):
-    q, pool, table, starts, lens = make_batch(rng, KERNELS["plain"], [4], [20])
-    sizes = sizes_of([q, pool, table, starts, lens])
+    q, k, v, table, starts, lens = make_batch(rng, KERNELS["plain"], [4], [20])
+    sizes = sizes_of([q, k, v, table, starts, lens])
     results = []
     for filler in (0.0, np.nan):
-        pool[table[0, 1], :, :, 4:] = filler  # tokens 20.. of the last page
+        k[table[0, 1], :, 4:] = v[table[0, 1], :, 4:] = filler  # tokens 20.. of the last page
         out = np.zeros_like(q)
-        library.run("plain", [q, pool, table, starts, lens, out], sizes)
+        library.run("plain", [q, k, v, table, starts, lens, out], sizes)
         results.append(out)
     assert results[0].tobytes() == results[1].tobytes()
 

@@ -67,7 +67,7 @@ def rope_append(t=5, dtype=f32) -> Case:
     qkv = b.input("qkv", (1, s, 32), dtype)
     cos, sin = b.input("cos", (1, s, 8), dtype), b.input("sin", (1, s, 8), dtype)
     slots = b.input("slots", (s,), i32)
-    kv = b.state("kv", (pages, 2, 1, 4, 8), dtype)
+    pools = [b.state(name, (pages, 1, 4, 8), dtype) for name in "kv"]
     tables = [b.reshape(v, shape=(1, 1, s, 8)) for v in (cos, sin)]
 
     def heads(start, count):
@@ -79,11 +79,12 @@ def rope_append(t=5, dtype=f32) -> Case:
 
     q = flat(b.rope(heads(0, 2), *tables), 2)
     k = flat(b.rope(heads(16, 1), *tables), 1)
-    new = b.kv_append(kv, k, flat(heads(24, 1), 1), slots)
+    values = flat(heads(24, 1), 1)
+    new = {p.name: b.kv_append(p, x, slots) for p, x in zip(pools, (k, values), strict=True)}
     place = np.random.default_rng(1).permutation(40)[:t].astype(np.int32)
     if t > 1:
         place[t // 2] = -1
-    return make(b, [q], {"t": t, "pages": 10}, {"slots": place}, {"kv": new})
+    return make(b, [q], {"t": t, "pages": 10}, {"slots": place}, new)
 
 
 def norm(name="rms_norm", t=6, width=24, dtype=f32) -> Case:
@@ -167,8 +168,8 @@ def scores(t=9) -> Case:
 
 
 def attention(
-    lengths, contexts, *, dtype=f32, kv_dtype=None, heads=4, groups=2, size=8, page=4, window=None,
-    softcap=None,
+    lengths, contexts, *, dtype=f32, kv_dtype=None, v_dtype=None, heads=4, groups=2, size=8,
+    v_size=None, page=4, window=None, softcap=None,
 ) -> Case:  # fmt: skip
     """Sequences of `lengths` new tokens, `contexts` cached ones in all; q is a slice."""
     b = Builder()
@@ -176,10 +177,12 @@ def attention(
     inner = heads * size
     qkv = b.input("qkv", (s, inner + 8), dtype)
     q = b.reshape(b.slice(qkv, axis=1, start=8, stop=8 + inner), shape=(s, heads, size))
-    kv = b.state("kv", (pages, 2, groups, page, size), kv_dtype or dtype)
+    kv_dtype = kv_dtype or dtype
+    k = b.state("k", (pages, groups, page, size), kv_dtype)
+    v = b.state("v", (pages, groups, page, v_size or size), v_dtype or kv_dtype)
     names = ("table", "starts", "lens")
     meta = [b.input(x, shape, i32) for x, shape in zip(names, ((n, width), (n + 1,), (n,)))]
-    out = b.paged_attention(q, kv, *meta, scale=0.3, window=window, softcap=softcap)
+    out = b.paged_attention(q, k, v, *meta, scale=0.3, window=window, softcap=softcap)
     needed = [-(-c // page) for c in contexts]
     table = np.zeros((len(lengths), max(needed)), np.int32)
     order = np.random.default_rng(3).permutation(sum(needed)).astype(np.int32)

@@ -125,6 +125,8 @@ def test_attention_variants(runner, schedule):
     check(runner, samples.attention(*batch, window=6, softcap=2.0), schedule)
     check(runner, samples.attention(*batch, heads=3, groups=3, size=6), schedule)
     check(runner, samples.attention(*batch, heads=6, groups=2), schedule)
+    check(runner, samples.attention(*batch, size=24, v_size=10), schedule)
+    check(runner, samples.attention(*batch, size=4, v_size=20, v_dtype=bf16), schedule)
     check(runner, samples.attention(*batch, dtype=bf16), schedule, 8e-3)
 
 
