@@ -7,6 +7,7 @@ become index arithmetic and leave no trace.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..ir.combine import Combine
 from ..ir.dim import Dim, Symbol, symbol, symbols_of
 from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
@@ -30,7 +31,7 @@ from ..ir.program import Check as CheckFacts
 from ..ir.ranges import Ranges
 from ..ir.scalar import DIVISIONS, PREDICATES, Scalar
 from ..ir.types import DType, bool_, f32, i32
-from .loops import Apply, Cast, Check, Const, Element, Index, Load, Param, Select, held, widened
+from .loops import Apply, Cast, Check, Const, Element, Index, Load, Param, Select, widened
 
 
 class Inliner:
@@ -221,7 +222,7 @@ class Inliner:
 
     def select(self, lhs: Dim, rhs: Dim, then: Element, other: Element) -> Select:
         """`then` where lhs < rhs, else `other`."""
-        return Select(lhs, rhs, then, other, held(then), self.indirect_of(lhs, rhs))
+        return Select(lhs, rhs, then, other, then.dtype, self.indirect_of(lhs, rhs))
 
     def _scalar(self, node: Node, index: At) -> Element:
         operands = {
@@ -301,5 +302,10 @@ def build_scalar(
     args = [build_scalar(a, operands, attrs, dtype, divisor) for a in tree.args]
     if tree.fn in DIVISIONS and divisor is not None and args[1].dtype.is_integer:
         args[1] = divisor(tree.args[1], args[1])
-    result = bool_ if tree.fn in PREDICATES else held(args[-1])
+    result = bool_ if tree.fn in PREDICATES else args[-1].dtype
     return Apply(tree.fn, tuple(args), result)
+
+
+def combination(combine: Combine, x: Element, y: Element) -> Element:
+    """`combine` of what is earlier, x, and what is later, y, in the dtype of both."""
+    return build_scalar(combine.tree, {"x": x, "y": y}, {}, x.dtype)

@@ -9,6 +9,7 @@ an emitter names each once. A bf16 or f16 element is widened to f32 by `Load` an
 
 from dataclasses import dataclass, field
 
+from ..ir.combine import Combine
 from ..ir.dim import Dim, Symbol
 from ..ir.encoding import ROWS, Encoding
 from ..ir.types import DType, TensorType, f32, f64, i32, i64
@@ -116,16 +117,23 @@ def widened(dtype: DType) -> DType:
     return f32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-def held(element: Element) -> DType:
-    """The dtype of the element's value."""
-    return element.dtype
+def accumulator_of(dtype: DType, combine: Combine | None = None) -> DType:
+    """What `combine` over elements of `dtype` runs in; None: the sum of a contraction's products.
 
-
-def accumulator_of(dtype: DType) -> DType:
-    """What products of elements of `dtype` are added in; narrow integers wrap the same in i32."""
+    Floats in f32 (f64 in f64); narrow integers in i32, where they wrap the same. What only chooses
+    between its operands, or their bits, stays in their dtype.
+    """
+    if combine is not None and combine.function in ("maximum", "minimum", "and", "or"):
+        return widened(dtype)
     if dtype.is_float:
         return f64 if dtype == f64 else f32
     return i64 if dtype == i64 else i32
+
+
+def accumulated(name: str, dtype: DType, combine: Combine | None = None) -> Element:
+    """The result `name` of accumulating elements of `dtype`: what reads it sees it wrapped."""
+    ref = Ref(name, accumulator_of(dtype, combine))
+    return ref if ref.dtype == widened(dtype) else Cast(ref, dtype)
 
 
 def feed_dtype(x: DType, w: DType) -> DType:
@@ -150,6 +158,9 @@ class Store:
 
 # ---- parts ---------------------------------------------------------------------------------
 
+SUM = Combine("x + y", 0)
+LARGEST = Combine("maximum(x, y)", "lowest")
+
 
 class Part:
     """What a kernel computes, beside its other parts. A template brings a class of its own."""
@@ -165,15 +176,21 @@ class Axis:
 
 @dataclass(frozen=True)
 class Reduction:
-    """name = op over the reduced axis of value. op: sum max min prod any all argmax argmin.
-
-    argmax and argmin give i64 (first of equals); sums of floats accumulate in f32 (f64 for f64).
-    """
+    """name = value, combined over the reduced axis in order; the index (i64) with `picks_index`."""
 
     name: str
-    op: str
+    combine: Combine
     value: Element
-    dtype: DType
+
+    @property
+    def running(self) -> DType:
+        """The dtype that values are combined in."""
+        return accumulator_of(self.value.dtype, self.combine)
+
+    @property
+    def dtype(self) -> DType:
+        """Of the result."""
+        return i64 if self.combine.picks_index else self.running
 
 
 @dataclass(frozen=True)

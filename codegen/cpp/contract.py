@@ -15,7 +15,7 @@ from . import dims
 from .contract_plain import emit_plain
 from .elements import Scope, stored_type
 from .pointwise import decode
-from .reduce import buffers, declare_states
+from .reduce import buffers, combines, declare_states
 from .scalars import convert
 from .sweep import Sink, buffer_sink, store_sink, sweep
 
@@ -110,6 +110,7 @@ class _Tiled:
     def lines(self) -> list[str]:
         body = [*self.fields(), *self.fill(), *self.weights(), *self.finish()]
         return [
+            *combines(self.kernel, self.part.stats, self.name),
             f"struct {self.name}_s {{",
             *("    " + line for line in body),
             "};",
@@ -171,7 +172,7 @@ class _Tiled:
         scope = Scope(self.kernel, self.axes, extents=self.extents)
         scope.push(self.outer, hoists=False)
         self.rows(scope)
-        states = declare_states(scope, part.stats)
+        states = declare_states(scope, part.stats, self.name)
         scope.push(hoists=False)
         scope.write("const int64_t k1 = tw_lesser(k0 + TW_KB, K);")
         scope.write("float* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;")

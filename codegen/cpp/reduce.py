@@ -8,21 +8,25 @@ from collections.abc import Sequence
 
 from ...ir.dim import product
 from ...ir.types import DType
-from ..loops import Element, LoopKernel, Reduce, Reduction
+from ..inline import combination
+from ..loops import Element, LoopKernel, Reduce, Reduction, Ref
 from . import dims
 from .elements import Scope, value_type
 from .pointwise import declarations, decode
-from .scalars import convert
+from .scalars import constant, convert
 from .sweep import buffer_sink, store_sink, sweep
 
+# (function, identity, whether the index is wanted) -> the state for it; others fold one by one
 _STATES = {
-    "sum": "TwSum<{v}, {a}>", "prod": "TwProd<{v}, {a}>", "any": "TwAny<{v}, {a}>",
-    "all": "TwAll<{v}, {a}>", "max": "TwExtreme<true, {v}>", "min": "TwExtreme<false, {v}>",
-    "argmax": "TwArg<true, {v}>", "argmin": "TwArg<false, {v}>",
+    ("add", 0, False): "TwSum<{v}, {a}>", ("mul", 1, False): "TwProd<{v}, {a}>",
+    ("or", False, False): "TwAny<{v}, {a}>", ("and", True, False): "TwAll<{v}, {a}>",
+    ("maximum", "lowest", False): "TwExtreme<true, {v}>",
+    ("minimum", "highest", False): "TwExtreme<false, {v}>",
+    ("maximum", "lowest", True): "TwArg<true, {v}>",
+    ("minimum", "highest", True): "TwArg<false, {v}>",
 }  # fmt: skip
 CHUNK = 16384  # elements whose state is merged as one: decides bits, so not to be tuned lightly
 _STATE_BYTES = 32  # room of one state; checked by the compiler
-_IN_ACCUMULATOR = ("sum", "prod", "any", "all")  # the rest compare in the value's own type
 
 
 def emit_reduce(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
@@ -60,7 +64,7 @@ class _Emitter:
         self.scope = Scope(kernel, self.known | {part.axis.name}, extents=extents)
         self.extent = dims.text(part.axis.extent)
         self.chunked = has_chunks(part)
-        self.structs: list[str] = []
+        self.structs = [line for p in part.phases for line in combines(kernel, p, name)]
 
     def lines(self) -> list[str]:
         body = self.row()
@@ -126,7 +130,7 @@ class _Emitter:
             scope.write(line)
 
     def whole(self, phase: Sequence[Reduction]) -> list[str]:
-        states = declare_states(self.scope, phase)
+        states = declare_states(self.scope, phase, self.name)
         reduce_stretches(self.scope, self.part.axis.name, "0", self.extent, phase, states)
         return states
 
@@ -166,7 +170,7 @@ class _Emitter:
         return [f"{total}.s{i}" for i in range(len(phase))]
 
     def struct(self, name: str, number: int, phase: Sequence[Reduction]) -> list[str]:
-        kinds = [state_type(self.scope, reduction) for reduction in phase]
+        kinds = [state_type(reduction, self.name) for reduction in phase]
         merges = " ".join(f"s{i}.merge(later.s{i});" for i in range(len(kinds)))
         most = max(len(p) for p in self.part.phases)
         room = f"static const int64_t {self.name}_bytes = {_STATE_BYTES * most};"
@@ -195,20 +199,55 @@ def sink_in_row(scope: Scope, store) -> None:
         scope.write(line)
 
 
-def declare_states(scope: Scope, phase: Sequence[Reduction]) -> list[str]:
-    """A running state for each reduction."""
+def combines(kernel: LoopKernel, reductions: Sequence[Reduction], name: str) -> list[str]:
+    """How states that `name` declares put two values together, where tw_reduce.h does not know."""
+    lines = []
+    for reduction in reductions:
+        if _known_state(reduction) is not None:
+            continue
+        dtype = reduction.running
+        kind = value_type(dtype)
+        scope = Scope(kernel, frozenset(), {n: (n, frozenset()) for n in "xy"})
+        made = combination(reduction.combine, Ref("x", dtype), Ref("y", dtype))
+        result = convert(scope.emit(made), made.dtype, dtype)
+        start = constant(reduction.combine.identity_of(reduction.value.dtype), dtype)
+        lines += [
+            f"struct {name}_{reduction.name} {{",
+            f"    typedef {kind} V;",
+            f"    static V identity() {{ return {start}; }}",
+            "    TW_INLINE V combine(V x, V y) {",
+            *("        " + line for line in scope.pop()),
+            f"        return {result};",
+            "    }",
+            "};",
+            "",
+        ]
+    return lines
+
+
+def declare_states(scope: Scope, phase: Sequence[Reduction], name: str) -> list[str]:
+    """A running state for each reduction of the part `name`."""
     states = []
     for reduction in phase:
         state = scope.fresh("state")
-        scope.write(f"{state_type(scope, reduction)} {state};")
+        scope.write(f"{state_type(reduction, name)} {state};")
         states.append(state)
     return states
 
 
-def state_type(scope: Scope, reduction: Reduction) -> str:
-    """The C++ type of a reduction's running state."""
-    value = value_type(scope.dtype_of(reduction.value))
-    return _STATES[reduction.op].format(v=value, a=value_type(reduction.dtype))
+def state_type(reduction: Reduction, name: str) -> str:
+    """The C++ type of the running state of a reduction of the part `name`."""
+    known = _known_state(reduction)
+    if known is not None:
+        return known
+    return f"Tw{'Place' if reduction.combine.picks_index else 'Fold'}<{name}_{reduction.name}>"
+
+
+def _known_state(reduction: Reduction) -> str | None:
+    combine = reduction.combine
+    state = _STATES.get((combine.function, combine.identity, combine.picks_index))
+    value, running = value_type(reduction.value.dtype), value_type(reduction.running)
+    return None if state is None else state.format(v=value, a=running)
 
 
 def reduce_stretches(
@@ -234,8 +273,7 @@ def buffers(
     """Sinks that buffer the reductions' values, and the calls that consume the buffers."""
     sinks, adds = [], []
     for reduction, state in zip(phase, states):
-        value = scope.dtype_of(reduction.value)
-        kind = reduction.dtype if reduction.op in _IN_ACCUMULATOR else value
+        kind = reduction.running
         buffer = scope.fresh("buffer")
         scope.write(f"alignas(64) {value_type(kind)} {buffer}[TW_STRETCH];")
         place = f"{buffer}[{dims.name(axis)} - {start}]"

@@ -11,7 +11,7 @@ from ...ir.combine import Combine
 from ...ir.dim import product
 from ...ir.types import DType, bool_
 from ..inline import build_scalar
-from ..loops import Element, LoopKernel, Ref, held
+from ..loops import Element, LoopKernel, Ref
 from ..templates.scan import RESULT, Scan
 from . import dims
 from .elements import Scope, value_type
@@ -177,7 +177,7 @@ def combine_struct(kernel: LoopKernel, combine: Combine, dtype: DType, name: str
     operands: dict[str, Element] = {n: Ref(n, dtype) for n in ("x", "y")}
     element = build_scalar(combine.tree, operands, {}, dtype)
     scope.push(hoists=False)
-    scope.write(f"return {convert(scope.emit(element), held(element), dtype)};")
+    scope.write(f"return {convert(scope.emit(element), element.dtype, dtype)};")
     struct = f"{name}_combine"
     lines = (
         f"struct {struct} {{",

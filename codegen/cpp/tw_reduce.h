@@ -135,12 +135,12 @@ struct TwArg {
 
 template <class V, class A>
 struct TwAny {
-    bool value = false;
-    void add(const bool* x, int64_t n, int64_t) {
+    A value = 0;
+    void add(const A* x, int64_t n, int64_t) {
         for (int64_t i = 0; i < n; ++i) value |= x[i];
     }
     void merge(const TwAny& later) { value |= later.value; }
-    bool get() const { return value; }
+    A get() const { return value; }
 };
 
 template <class V, class A>
@@ -151,4 +151,34 @@ struct TwAll {
     }
     void merge(const TwAll& later) { value &= later.value; }
     bool get() const { return value; }
+};
+
+// Any associative F::combine, one element after another.
+template <class F>
+struct TwFold {
+    typedef typename F::V V;
+    V value = F::identity();
+    void add(const V* x, int64_t n, int64_t) {
+        for (int64_t i = 0; i < n; ++i) value = F::combine(value, x[i]);
+    }
+    void merge(const TwFold& later) { value = F::combine(value, later.value); }
+    V get() const { return value; }
+};
+
+// Where the element lies that F::combine takes: the first of equals, and a NaN before all.
+template <class F>
+struct TwPlace {
+    typedef typename F::V V;
+    V best = F::identity();
+    int64_t index = 0;
+    void see(V v, int64_t at) {
+        V both = F::combine(best, v);
+        if (both != both ? best == best : both != best) index = at;
+        best = both;
+    }
+    void add(const V* x, int64_t n, int64_t first) {
+        for (int64_t i = 0; i < n; ++i) see(x[i], first + i);
+    }
+    void merge(const TwPlace& later) { see(later.best, later.index); }
+    int64_t get() const { return index; }
 };

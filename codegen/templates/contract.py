@@ -13,9 +13,9 @@ from ..forward import forward_index, path_between
 from ..indexing import delinearize, linearize
 from ..inline import Inliner, broadcast_index, build_scalar
 from ..loops import (
+    SUM,
     Apply,
     Axis,
-    Cast,
     Const,
     Contract,
     Element,
@@ -23,8 +23,8 @@ from ..loops import (
     Reduction,
     Ref,
     Store,
+    accumulated,
     accumulator_of,
-    held,
 )
 from .contract_schedules import contract_defaults
 from .template import Bucket, Template
@@ -161,9 +161,9 @@ class _ContractLowering:
 
         def scaled(index: tuple[Dim, ...]) -> Element:
             element = self.inliner.element(source, index)
-            dtype = held(element)
+            dtype = element.dtype
             square = Apply("mul", (element, element), dtype)
-            self.stats = [Reduction("stat0", "sum", square, dtype)]
+            self.stats = [Reduction("stat0", SUM, square)]
             count = max(_known(self.k.extent, norm), 1)  # over nothing any finite scale will do
             mean = Apply("mul", (Ref("stat0", dtype), Const(1.0 / count, dtype)), dtype)
             shifted = Apply("add", (mean, Const(norm.attrs["eps"], dtype)), dtype)
@@ -185,11 +185,8 @@ class _ContractLowering:
             self.inliner.keep_plain = False
 
     def accumulators(self, count: int) -> Element:
-        dtype = accumulator_of(self.x.dtype)
-        accs: list[Element] = [Ref(f"acc{i}", dtype) for i in range(count)]
-        if not dtype.is_float and dtype != self.x.dtype:  # what reads the product sees it wrapped
-            dtype = self.x.dtype
-            accs = [Cast(a, dtype) for a in accs]
+        accs = [accumulated(f"acc{i}", self.x.dtype) for i in range(count)]
+        dtype = accs[0].dtype
         if self.scale is not None:
             accs = [Apply("mul", (a, self.scale), dtype) for a in accs]
         if self.anchor.op.name == "matmul":

@@ -8,14 +8,14 @@ from ...ir.dim import Dim, product
 from ...ir.errors import UnsupportedOp
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
+from ...ir.scalar import parse_scalar
 from ...ir.target import Target
-from ...ir.types import DType, f32, f64, i64
+from ...ir.types import i64
 from ..elements import index_facts, loads_of
 from ..forward import forward_index, trailing_views
 from ..indexing import delinearize, linearize
-from ..inline import Inliner
+from ..inline import Inliner, build_scalar
 from ..loops import (
-    Apply,
     Axis,
     Const,
     Element,
@@ -25,7 +25,7 @@ from ..loops import (
     Reduction,
     Ref,
     Store,
-    widened,
+    accumulated,
 )
 from .template import (
     WARPS,
@@ -41,9 +41,6 @@ from .template import (
 
 PERSISTENT = 16384  # the longest row that a program holds whole
 LONG_ROW, FEW_ROWS = PERSISTENT + 1, 32  # rows this long, this few, are each shared out
-
-_OPS = {"sum": "sum", "mean": "sum", "max": "max", "min": "min", "prod": "prod", "any": "any",
-        "all": "all", "argmax": "argmax", "argmin": "argmin"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,18 +150,21 @@ class _RowLowering:
                 fix="partition them into two groups",
             )
         value = self.inliner.element(operand, self.index)
-        dtype = _accumulate(node)
-        result = self.result(name, node, dtype)
+        result = self.result(name, node)
         self.inliner.bound[node.results[0]] = lambda index: self.check(node, index, result)
-        return Reduction(name, _OPS[node.op.name], value, dtype)
+        return Reduction(name, node.op.combine, value)
 
-    def result(self, name: str, node: Node, dtype: DType) -> Element:
-        ref = Ref(name, dtype)
-        if node.op.name != "mean":
-            return ref
+    def result(self, name: str, node: Node) -> Element:
+        combine, (operand,) = node.op.combine, node.operands
+        if combine.picks_index:
+            return Ref(name, i64)
+        x = accumulated(name, operand.dtype, combine)
+        if node.op.finish is None:
+            return x
         count = self.axis.extent
-        size = Const(float(count), dtype) if isinstance(count, int) else Index(count, dtype)
-        return Apply("div", (ref, size), dtype)
+        size = Const(float(count), x.dtype) if isinstance(count, int) else Index(count, x.dtype)
+        tree = parse_scalar(node.op.finish, ("x", "count"), ())
+        return build_scalar(tree, {"x": x, "count": size}, {}, x.dtype)
 
     def check(self, node: Node, index: tuple[Dim, ...], result: Element) -> Element:
         if node.attrs["keepdims"]:
@@ -206,15 +206,6 @@ def _axes(node: Node) -> frozenset[int]:
     rank = node.operands[0].type.rank
     axes = (node.attrs["axis"],) if "axis" in node.attrs else node.attrs["axes"]
     return frozenset(a % rank for a in axes)
-
-
-def _accumulate(node: Node) -> DType:
-    dtype = node.operands[0].dtype
-    if node.op.name in ("argmax", "argmin"):
-        return i64
-    if dtype.is_float:
-        return f64 if dtype == f64 else f32
-    return i64 if node.op.name in ("sum", "prod") else widened(dtype)
 
 
 def _squeezed(shape: Sequence[Dim]) -> list[Dim]:

@@ -12,6 +12,8 @@ from math import e, log, log2
 from ...ir.dim import Dim, ceildiv, symbol
 from ...ir.types import TensorType, f32
 from ..loops import (
+    LARGEST,
+    SUM,
     Apply,
     Axis,
     Const,
@@ -79,8 +81,8 @@ def _join(part: PagedAttention, splits: int, own: int) -> Reduce:
         return Apply("mul", (value, weight), f32)
 
     sums = (
-        Reduction("sum", "sum", weighted(partial), f32),
-        Reduction("mass", "sum", weighted(total), f32),
+        Reduction("sum", SUM, weighted(partial)),
+        Reduction("mass", SUM, weighted(total)),
     )
     mass = Ref("mass", f32)
     safe = Apply("where", (Apply("eq", (mass, Const(0.0, f32)), f32), Const(1.0, f32), mass), f32)
@@ -89,7 +91,7 @@ def _join(part: PagedAttention, splits: int, own: int) -> Reduce:
     return Reduce(
         tuple(Axis(n, d) for n, d in zip(names, extents)),
         Axis("_split", splits),
-        ((Reduction("top", "max", largest, f32),), sums),
+        ((Reduction("top", LARGEST, largest),), sums),
         (Store(part.out, out, value),),
         (),
     )

@@ -7,10 +7,11 @@ neighbouring programs share tiles of w in the cache.
 
 from ...ir.dim import ceildiv, product
 from ...ir.types import f32
-from ..loops import Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype
+from ..elements import index_facts, loads_of
+from ..loops import SUM, Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype
 from ..templates.contract_schedules import DotSchedule
 from .body import Body, Context, Emitted, finish
-from .elements import AxisVar, Env, Val, axis_facts, loads_of
+from .elements import AxisVar, Env, Val
 from .names import value_type
 from .pointwise import split_index
 
@@ -39,7 +40,7 @@ class _Emitter:
         self, kernel: LoopKernel, part: Contract, schedule: DotSchedule, body: Body, interpret: bool
     ):
         self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = axis_facts(kernel, ())
+        self.facts = index_facts(kernel, ())
         self.scalars = Env(body, kernel, (), {}, "", 0)
         swapped = schedule.is_swapped
         self.m_dim, self.n_dim = (1, 0) if swapped else (0, 1)  # of the result's tile
@@ -129,7 +130,7 @@ class _Emitter:
             out = "" if self.acc_dtype == f32 else f", out_dtype={value_type(self.acc_dtype)}"
             body.line(f"{acc} = tl.dot({operands}, {acc}{precision}{out})")
         for stat, reduction in zip(stats, part.stats):
-            assert reduction.op == "sum"
+            assert reduction.combine == SUM
             value = x_env.whole(self.inside(x_env, x_env.value(reduction.value)))
             axis = 1 - self.m_dim
             body.line(f"{stat} += tl.sum({value}, axis={axis}, keep_dims=True)")

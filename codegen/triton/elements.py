@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import frexp, inf
+from math import frexp
 
 from ...ir.dim import Dim
 from ...ir.types import DType, bool_, f32, f64, i32
-from ..elements import index_facts, loads_of  # noqa: F401  # importers of loads_of move next
+from ..elements import index_facts
 from ..loops import (
     Apply,
     Axis,
@@ -25,7 +25,6 @@ from .body import Body, symbol_type
 from .names import constant, dim_text, fits_32_bits, value_type
 from .scalars import apply
 
-axis_facts = index_facts
 NOTHING: frozenset = frozenset()
 TYPED = frozenset("div floordiv mod pow minimum maximum where".split())  # take no bare literals
 
@@ -298,16 +297,3 @@ def _multiplied(fn: str, args: Sequence[Element]) -> tuple[str, Sequence[Element
     if abs(mantissa) != 0.5 or abs(exponent - 1) > 126:  # the reciprocal: a normal float32
         return fn, args
     return "mul", (args[0], replace(by, value=1 / by.value))
-
-
-def identity(op: str, dtype: DType) -> float | int | bool:
-    """What a reduction starts from."""
-    if op in ("sum", "prod", "any", "all"):
-        return {"sum": 0, "prod": 1, "any": 0, "all": 1}[op]
-    if dtype.is_float:
-        return -inf if op in ("max", "argmax") else inf
-    if dtype == bool_:
-        return op == "min"
-    signed = dtype.kind == "int"
-    top = 2 ** (dtype.bits - signed) - 1
-    return (-(top + 1) if signed else 0) if op in ("max", "argmax") else top

@@ -10,10 +10,11 @@ of x one after another, each with accumulators of its own.
 from dataclasses import dataclass
 
 from ...ir.dim import ceildiv, product
-from ..loops import Contract, LoopKernel, accumulator_of
+from ..elements import index_facts, loads_of
+from ..loops import SUM, Contract, LoopKernel, accumulator_of
 from ..templates.contract_schedules import GemvSchedule
 from .body import Body, Context, Emitted, finish
-from .elements import AxisVar, Env, Val, axis_facts, loads_of
+from .elements import AxisVar, Env, Val
 from .names import value_type
 from .pointwise import split_index
 
@@ -51,7 +52,7 @@ class _Row:
 class _Emitter:
     def __init__(self, kernel: LoopKernel, part: Contract, schedule: GemvSchedule, body: Body):
         self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = axis_facts(kernel, ())
+        self.facts = index_facts(kernel, ())
         self.scalars = Env(body, kernel, (), {}, "", 0)
         self.shape = f"[{schedule.bn}, {schedule.bk}]"
         self.acc_shape = f"[{schedule.bn}, {schedule.bk // schedule.fold}]"
@@ -175,7 +176,7 @@ class _Emitter:
                 products = env.whole(env._named(" * ".join(texts), factors))
                 self.body.line(f"{acc} {sign} {self.folded(products)}")
             for stat, reduction in zip(row.stats, self.part.stats):
-                assert reduction.op == "sum"
+                assert reduction.combine == SUM
                 value = self.inside(env, env.value(reduction.value))
                 text = value.text
                 if not value.dims:

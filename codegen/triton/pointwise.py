@@ -6,10 +6,11 @@ from math import gcd
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.facts import Facts
+from ..elements import index_facts
 from ..loops import Axis, LoopKernel, Pointwise
 from ..templates.pointwise import PointwiseSchedule
 from .body import Body, Context, Emitted, finish
-from .elements import AxisVar, Env, axis_facts
+from .elements import AxisVar, Env
 from .names import fits_32_bits
 
 LEAST_WIDTH = 32  # of a tile's rows, in elements: what a warp takes at once
@@ -56,7 +57,7 @@ def emit_pointwise(kernel: LoopKernel, schedule: PointwiseSchedule, context: Con
     body.start_dependents()
     body.wait()
     body.line("pid = tl.program_id(0)")
-    facts = axis_facts(kernel, ())
+    facts = index_facts(kernel, ())
     first: Dim = 0
     for number, part in enumerate(kernel.parts):
         assert isinstance(part, Pointwise)
@@ -77,7 +78,7 @@ def emit_pointwise(kernel: LoopKernel, schedule: PointwiseSchedule, context: Con
 
 def _part(kernel: LoopKernel, part: Pointwise, body: Body, tile: _Tile, at: str) -> None:
     total = product(a.extent for a in part.axes)
-    facts = axis_facts(kernel, ())
+    facts = index_facts(kernel, ())
     if not fits_32_bits(total + tile.width * (tile.rows or 1), facts):
         at = f"{at}.to(tl.int64)"
     if tile.rows is None:

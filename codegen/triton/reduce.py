@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ir.dim import Dim, ceildiv, product
-from ...ir.types import DType, f32, f64, i32, i64
+from ...ir.types import DType
 from ..elements import index_facts
 from ..loops import LoopKernel, Reduce, Reduction
 from ..templates.reduce import ReduceSchedule, reduce_schedule
 from .body import Body, Context, Emitted, finish
-from .elements import AxisVar, Env, Val, axis_facts, identity
-from .names import constant, value_type
+from .combine import Fold, fold_of
+from .elements import AxisVar, Env, Val
+from .names import constant
 from .pointwise import split_index
 from .rewrite import Piece, split_rows
 
@@ -36,7 +37,8 @@ def emit_reduce(kernel: LoopKernel, schedule: ReduceSchedule, context: Context) 
     body = Body(pdl=context.pdl)
     body.start_dependents()
     body.wait()
-    _Emitter(kernel, part, schedule, body).emit()
+    emitter = _Emitter(kernel, part, schedule, body)
+    emitter.emit()
     total = product(a.extent for a in part.rows)
     return finish(
         kernel,
@@ -44,15 +46,17 @@ def emit_reduce(kernel: LoopKernel, schedule: ReduceSchedule, context: Context) 
         context,
         grid=(ceildiv(total, schedule.rows),),
         num_warps=schedule.num_warps,
+        helpers="".join(dict.fromkeys(emitter.helpers)),
     )
 
 
 class _Emitter:
     def __init__(self, kernel: LoopKernel, part: Reduce, schedule: ReduceSchedule, body: Body):
         self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = axis_facts(kernel, ())
+        self.facts = index_facts(kernel, ())
         self.scalars = Env(body, kernel, (), {}, "", 0)
         self.refs: dict[str, Val] = {}
+        self.helpers: list[str] = []  # functions that the kernel's module needs
 
     def emit(self) -> None:
         rows, block = self.schedule.rows, self.schedule.block
@@ -144,69 +148,34 @@ class _Emitter:
             )
         return text
 
-    def prepared(self, tile: Env, reduction: Reduction) -> tuple[str, DType, float | int | bool]:
-        """The tile to reduce, its dtype, and the identity."""
-        dtype = accumulator(reduction)
-        value = tile.to(tile.value(reduction.value), reduction.value.dtype, dtype)
-        start = identity(reduction.op, dtype)
-        return self.masked(tile, value, dtype, start), dtype, start
+    def prepared(self, tile: Env, reduction: Reduction, fold: Fold) -> tuple[str, str]:
+        """The tile to reduce, and the index along the axis."""
+        value = tile.to(tile.value(reduction.value), reduction.value.dtype, fold.dtype)
+        text = self.masked(tile, value, fold.dtype, fold.start)
+        return text, tile.axes[self.part.axis.name].text
+
+    def fold(self, reduction: Reduction) -> Fold:
+        """How the reduction runs over tiles."""
+        fold = fold_of(self.body, reduction, self.shape, self.kernel)
+        self.helpers += fold.helpers
+        return fold
 
     def whole(self, reduction: Reduction, tile: Env) -> None:
         """A reduction over an axis that is one tile."""
-        text, dtype, _ = self.prepared(tile, reduction)
-        if reduction.op.startswith("arg"):
-            key = self.body.name(arg_key(text, dtype, reduction.op))
-            index = tile.axes[self.part.axis.name].text
-            self.define(
-                reduction, self.arg_result(key, f"{index} + tl.zeros({self.shape}, tl.int32)")
-            )
-        else:
-            self.define(reduction, folded(reduction.op, text, dtype, reduction.dtype))
+        fold = self.fold(reduction)
+        self.define(reduction, fold.whole(*self.prepared(tile, reduction, fold)))
 
     def sweep(self, phase: Sequence[Reduction], lanes: str) -> None:
         """One loop over the axis for all reductions of a phase."""
-        body = self.body
-        states = []
-        for reduction in phase:
-            dtype = accumulator(reduction)
-            start = constant(identity(reduction.op, dtype), dtype)
-            acc = body.fresh("acc")
-            if reduction.op.startswith("arg"):
-                low = "-9223372036854775808"
-                body.line(f"{acc} = tl.full({self.shape}, {low}, tl.int64)")
-                body.line(f"{acc}_at = tl.zeros({self.shape}, tl.int32)")
-            else:
-                body.line(f"{acc} = tl.full({self.shape}, {start}, {value_type(dtype)})")
-            states.append((reduction, acc, dtype))
+        folds = [self.fold(reduction) for reduction in phase]
+        for fold in folds:
+            fold.begin()
         with self.loop():
             tile = self.step(lanes)
-            for reduction, acc, dtype in states:
-                text, _, _ = self.prepared(tile, reduction)
-                if reduction.op.startswith("arg"):
-                    index = tile.axes[self.part.axis.name].text
-                    key = body.name(
-                        f"({arg_key(text, dtype, reduction.op)}).to(tl.int64)",
-                        frozenset([self.part.axis.name]),
-                    )
-                    better = body.fresh("better")
-                    body.line(f"{better} = {key} > {acc}")
-                    body.line(f"{acc} = tl.where({better}, {key}, {acc})")
-                    body.line(f"{acc}_at = tl.where({better}, {index}, {acc}_at)")
-                else:
-                    body.line(f"{acc} = {joined(reduction.op, acc, text, dtype)}")
-        for reduction, acc, dtype in states:
-            if reduction.op.startswith("arg"):
-                self.define(reduction, self.arg_result(acc, f"{acc}_at"))
-            else:
-                self.define(reduction, folded(reduction.op, acc, dtype, reduction.dtype))
-
-    def arg_result(self, key: str, index: str) -> str:
-        """The first index whose key is the largest."""
-        top = self.body.name(f"tl.max({key}, axis=1, keep_dims=True)")
-        return (
-            f"tl.min(tl.where({key} == {top}, {index}, 2147483647), axis=1, keep_dims=True)"
-            ".to(tl.int64)"
-        )
+            for reduction, fold in zip(phase, folds):
+                fold.add(*self.prepared(tile, reduction, fold), frozenset([self.part.axis.name]))
+        for reduction, fold in zip(phase, folds):
+            self.define(reduction, fold.result())
 
     def define(self, reduction: Reduction, text: str) -> None:
         """Make the reduction's result known by its name."""
@@ -219,54 +188,3 @@ class _Emitter:
         env = Env(self.body, self.kernel, self.part.rows, self.rows, f"[{rows}, 1]", 2, self.refs)
         for store in self.part.row_stores:
             env.store(store)
-
-
-def accumulator(reduction: Reduction) -> DType:
-    """The dtype a reduction runs in."""
-    source = reduction.value.dtype
-    if reduction.op.startswith("arg"):
-        return source if source.name != "bool" else i32
-    if source.name == "bool" or reduction.op in ("any", "all"):
-        return i32 if reduction.op in ("any", "all", "max", "min") else reduction.dtype
-    if reduction.op in ("sum", "prod"):
-        return (f64 if source == f64 else f32) if source.is_float else i64
-    return source
-
-
-def arg_key(text: str, dtype: DType, op: str) -> str:
-    """An integer that orders as the float does, with NaN above all; -0 equals 0.
-
-    For argmin the order is turned round and NaN stays above all.
-    """
-    flip = "~" if op == "argmin" else ""
-    if not dtype.is_float:
-        return f"{flip}({text})"
-    bits, low = ("tl.int64", 63) if dtype == f64 else ("tl.int32", 31)
-    top = 2**low - 1
-    raw = f"({text} + 0.0).to({bits}, bitcast=True)"
-    ordered = f"({raw} ^ (({raw} >> {low}) & {top}))"
-    return f"tl.where({text} != {text}, {top}, {flip}{ordered})"
-
-
-def folded(op: str, text: str, dtype: DType, result: DType) -> str:
-    """A tile reduced over its axis to one column."""
-    nan = dtype.is_float
-    if op in ("max", "min") and nan:
-        out = f"tl.reduce({text}, 1, {op}_nan, keep_dims=True)"
-    elif op == "prod":
-        out = f"tl.reduce({text}, 1, product, keep_dims=True)"
-    else:
-        name = {"sum": "sum", "any": "max", "all": "min"}.get(op, op)
-        out = f"tl.{name}({text}, axis=1, keep_dims=True)"
-    if result.name == "bool":
-        return f"{out} != 0"
-    return out if result == dtype else f"{out}.to({value_type(result)})"
-
-
-def joined(op: str, acc: str, text: str, dtype: DType) -> str:
-    """The accumulator after one more step."""
-    if op in ("sum", "prod"):
-        return f"{acc} {'+' if op == 'sum' else '*'} {text}"
-    name = "maximum" if op in ("max", "any") else "minimum"
-    nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype.is_float else ""
-    return f"tl.{name}({acc}, {text}{nan})"

@@ -152,14 +152,14 @@ def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
         value = substituted(r.value, to)
         first_phase.append(replace(r, value=value))
         loaded = keep(r.name, r.dtype)
-        if r.op not in ("argmax", "argmin"):
+        if not r.combine.picks_index:
             joins.append(replace(r, value=loaded))
             continue
         # which piece wins, by its best value; then where the best lies in that piece
-        best = Reduction(f"{r.name}_best", r.op.removeprefix("arg"), value, r.value.dtype)
+        best = Reduction(f"{r.name}_best", replace(r.combine, picks_index=False), value)
         first_phase.append(best)
         winner = Ref(f"{r.name}_piece", r.dtype)
-        joins.append(Reduction(winner.name, r.op, keep(best.name, best.dtype), r.dtype))
+        joins.append(Reduction(winner.name, r.combine, keep(best.name, best.dtype)))
         piece = f"_{r.name}"
         inside = replace(
             loaded,

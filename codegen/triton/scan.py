@@ -9,11 +9,12 @@ from dataclasses import replace
 from ...ir.combine import Combine
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.types import DType, TensorType
+from ..elements import index_facts
 from ..inline import build_scalar
-from ..loops import Element, LoopKernel, Param, Ref, held
+from ..loops import Element, LoopKernel, Param, Ref
 from ..templates.scan import RESULT, Scan, ScanSchedule
 from .body import Body, Context, Emitted, finish
-from .elements import AxisVar, Env, Val, axis_facts
+from .elements import AxisVar, Env, Val
 from .names import constant, value_type
 from .pointwise import split_index
 from .rewrite import Piece
@@ -57,7 +58,7 @@ def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> E
 class _Emitter:
     def __init__(self, kernel: LoopKernel, part: Scan, schedule: ScanSchedule, body: Body):
         self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = axis_facts(kernel, ())
+        self.facts = index_facts(kernel, ())
         self.scalars = Env(body, kernel, (), {}, "", 0)
         self.start = constant(part.combine.identity_of(part.dtype), part.dtype)
         self.kind = value_type(part.dtype)
@@ -135,7 +136,7 @@ class _Emitter:
         env = Env(
             body, self.kernel, (*part.rows, part.axis), {**self.rows, name: axis}, shape, 2, refs
         )
-        value = env.to(env.value(part.value), held(part.value), part.dtype)
+        value = env.to(env.value(part.value), part.value.dtype, part.dtype)
         text = env.whole(value)
         if mask is not None:  # past the end nothing is combined, or the carry would be wrong
             text = body.name(f"tl.where({mask}, {text}, {self.start}).to({self.kind})", depends)
@@ -155,6 +156,6 @@ def combine_function(kernel: LoopKernel, combine: Combine, dtype: DType) -> str:
     env = Env(body, kernel, (), {}, "", 0, {n: Val(n) for n in ("x", "y")})
     operands: dict[str, Element] = {n: Ref(n, dtype) for n in ("x", "y")}
     element = build_scalar(combine.tree, operands, {}, dtype)
-    result = env.to(env.value(element), held(element), dtype).text
+    result = env.to(env.value(element), element.dtype, dtype).text
     lines = [*body.root.lines(1), f"    return {result}"]
     return "\n".join(["@triton.jit", "def combined(x, y):", *lines, "", "", ""])

@@ -16,7 +16,7 @@ def _reduced(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType
 
 @op(kind="reduce", combine=Combine("x + y", 0))
 def sum(x, *, axes: tuple[int, ...], keepdims: bool = False):
-    """Sum over axes; 0 for an empty one. Accumulates floats in float32, integers in int64."""
+    """Sum over axes; 0 for an empty one. Accumulates floats in float32; integers wrap."""
     return _reduced(x, axes, keepdims)
 
 

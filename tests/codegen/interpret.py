@@ -16,27 +16,17 @@ from tilewright.codegen.loops import (
     PagedAttention,
     Pointwise,
     Reduce,
+    Reduction,
     Ref,
     Sample,
     Select,
     Store,
 )
 from tilewright.codegen.templates.scan import RESULT, Scan
-from tilewright.ir.combine import scanned
+from tilewright.ir.combine import reduced, scanned
 from tilewright.ir.dim import compile_dims, symbols_of
 from tilewright.ir.op import OPS
 from tilewright.ir.scalar import FUNCTIONS
-
-REDUCERS = {
-    "sum": lambda x: x.sum(-1),
-    "prod": lambda x: x.prod(-1),
-    "max": lambda x: x.max(-1),
-    "min": lambda x: x.min(-1),
-    "any": lambda x: x.any(-1),
-    "all": lambda x: x.all(-1),
-    "argmax": lambda x: x.argmax(-1),
-    "argmin": lambda x: x.argmin(-1),
-}
 
 
 def run_kernel(kernel: LoopKernel, buffers: list[np.ndarray], sizes: Mapping[str, int]) -> None:
@@ -151,8 +141,7 @@ class _Run:
         for phase in part.phases:
             made = {}
             for reduction in phase:
-                full = np.broadcast_to(self.element(reduction.value), shape)
-                made[reduction.name] = REDUCERS[reduction.op](full)[..., None]
+                made[reduction.name] = self.reduced(reduction, shape)
             self.refs.update(made)
         for store in part.row_stores:
             self.env[part.axis.name] = np.zeros((1,) * len(axes), int)
@@ -175,8 +164,7 @@ class _Run:
         self.grid((*batch, part.m, part.k))
         x = np.broadcast_to(self.element(part.x), self.shape((*batch, part.m, part.k)))
         for stat in part.stats:
-            full = np.broadcast_to(self.element(stat.value), x.shape)
-            self.refs[stat.name] = REDUCERS[stat.op](full)[..., None]
+            self.refs[stat.name] = self.reduced(stat, x.shape)
         self.grid((*batch, part.n, part.k))
         for i, w in enumerate(part.ws):
             wide = np.broadcast_to(self.element(w), self.shape((*batch, part.n, part.k)))
@@ -186,6 +174,12 @@ class _Run:
         assert len(axes) == b + 2
         for store in part.stores:
             self.store(store, self.shape(axes))
+
+    def reduced(self, reduction: Reduction, shape) -> np.ndarray:
+        value = np.broadcast_to(self.element(reduction.value), shape)
+        if not reduction.running.is_float:
+            value = value.astype(reduction.running.numpy)
+        return reduced(reduction.combine, value, (-1,), reduction.value.dtype)[0][..., None]
 
     def pagedattention(self, part: PagedAttention) -> None:
         tokens, seqs = int(self.index(part.tokens)), int(self.index(part.sequences))

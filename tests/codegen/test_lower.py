@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tilewright.codegen.loops import SUM
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder, Rebuilder
 from tilewright.ir.evaluate import evaluate
@@ -168,7 +169,7 @@ def test_norm_folds_into_the_contraction(t):
     y = b.matmul(b.rms_norm(x, b.weight("g", (16,))), w, transpose_w=True)
     kernel = check(b, [b.add(b.add(y, b.weight("bias", (24,))), r)], {"t": t})
     (part,) = kernel.parts
-    assert [stat.op for stat in part.stats] == ["sum"]
+    assert [stat.combine for stat in part.stats] == [SUM]
     assert part.w_dtype == bf16
     assert part.x_dtype == f32
 

@@ -5,6 +5,7 @@ import pytest
 
 from tilewright.codegen.encodings import streamed
 from tilewright.codegen.loops import (
+    SUM,
     Apply,
     Axis,
     Cast,
@@ -38,7 +39,7 @@ def linear(N: int, K: int, dtype, *, weights=1, packed=True, norm=False, out=f32
     params.append(Param(TensorType((t, N), out), True))
     x = Load(0, m * K + k, f32)
     ws = tuple(Load(1 + i, n * K + k, f32) for i in range(weights))
-    stats = (Reduction("stat0", "sum", Apply("mul", (x, x), f32), f32),) if norm else ()
+    stats = (Reduction("stat0", SUM, Apply("mul", (x, x), f32)),) if norm else ()
     y = Ref("acc0", f32)
     if weights == 2:
         gate = Apply("mul", (y, Apply("sigmoid", (y,), f32)), f32)

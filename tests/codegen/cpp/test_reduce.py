@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.loops import (
+    LARGEST,
+    SUM,
     Apply,
     Axis,
     Cast,
@@ -17,33 +19,23 @@ from tilewright.codegen.loops import (
     Store,
 )  # fmt: skip
 from tilewright.ir.dim import symbol
-from tilewright.ir.types import TensorType, bool_, f32, f64, i32, i64
+from tilewright.ir.types import TensorType, bool_, f32, f64, i32, i64, u8
 
+from ..combines import BITS, OTHERS, named, one_of_each
 from ..triton import samples
 from .harness import Library
 
 n, w, i, r = (symbol(s) for s in ("n", "w", "i", "r"))
-FLOAT_OPS = ("sum", "max", "min", "prod", "argmax", "argmin")
-RESULT = {"argmax": i64, "argmin": i64}
 
 
-def one_of_each(dtype, ops) -> LoopKernel:
-    """Rows [n, w]: every reduction in one phase, each into its own output."""
-    x = Load(0, i * w + r, dtype)
-    kinds = [RESULT.get(op, i64 if dtype == i32 and op in ("sum", "prod") else dtype) for op in ops]
-    phase = tuple(Reduction(f"red{k}", op, x, t) for k, (op, t) in enumerate(zip(ops, kinds)))
-    stores = tuple(Store(1 + k, i, Ref(f"red{k}", t)) for k, t in enumerate(kinds))
-    params = (Param(TensorType((n, w), dtype), False),)
-    params += tuple(Param(TensorType((n,), t), True) for t in kinds)
-    part = Reduce((Axis("i", n),), Axis("r", w), (phase,), stores, ())
-    return LoopKernel(params, (part,), ("n", "w"), "reduce")
+FLOATS = named("sum", "max", "min", "prod", "argmax", "argmin")
 
 
 def softmax() -> LoopKernel:
     x = Load(0, i * w + r, f32)
-    top = Reduction("red0", "max", x, f32)
+    top = Reduction("red0", LARGEST, x)
     e = Apply("exp", (Apply("sub", (x, Ref("red0", f32)), f32),), f32)
-    total = Reduction("red1", "sum", e, f32)
+    total = Reduction("red1", SUM, e)
     store = Store(1, i * w + r, Apply("div", (e, Ref("red1", f32)), f32))
     t = TensorType((n, w), f32)
     part = Reduce((Axis("i", n),), Axis("r", w), ((top,), (total,)), (), (store,))
@@ -54,10 +46,13 @@ def softmax() -> LoopKernel:
 def library():
     return Library(
         {
-            "of_f32": one_of_each(f32, FLOAT_OPS),
-            "of_f64": one_of_each(f64, FLOAT_OPS),
-            "of_i32": one_of_each(i32, FLOAT_OPS),
-            "of_bool": one_of_each(bool_, ("any", "all", "argmax", "max")),
+            "of_f32": one_of_each(f32, FLOATS),
+            "of_f64": one_of_each(f64, FLOATS),
+            "of_i32": one_of_each(i32, FLOATS),
+            "of_bool": one_of_each(bool_, named("any", "all", "argmax", "max")),
+            "others_of_f32": one_of_each(f32, OTHERS),
+            "others_of_i64": one_of_each(i64, (*OTHERS, *BITS)),
+            "others_of_u8": one_of_each(u8, BITS[:2]),
             "softmax": softmax(),
             "mean_square": mean_square(),
             **{k: c.kernel for k, c in cases().items()},
@@ -68,7 +63,7 @@ def library():
 def mean_square() -> LoopKernel:
     """No outer axis, and a value converted on the way."""
     x = Cast(Load(0, r, i32), f32)
-    square = Reduction("red0", "sum", Apply("mul", (x, x), f32), f32)
+    square = Reduction("red0", SUM, Apply("mul", (x, x), f32))
     mean = Apply("mul", (Ref("red0", f32), Const(0.5, f32)), f32)
     params = (Param(TensorType((w,), i32), False), Param(TensorType((), f32), True))
     part = Reduce((), Axis("r", w), ((square,),), (Store(1, 0, mean),), ())
@@ -95,6 +90,24 @@ def test_every_reduction(library, rng, rows, width):
     )
     library.check("of_bool", [rng.integers(0, 2, (rows, width)).astype(bool)], sizes, exact=True)
     library.check("softmax", [x.astype(np.float32)], sizes)
+    # products of 1 + x: near enough to 1 that those of a long row neither vanish nor overflow
+    small = x * np.sqrt(0.1 / width)
+    library.check("others_of_f32", [small.astype(np.float32)], sizes, rtol=1e-4, atol=1e-4)
+    whole = rng.integers(-9, 9, (rows, width))
+    library.check("others_of_i64", [whole], sizes, exact=True)
+    library.check("others_of_u8", [whole.astype(np.uint8)], sizes, exact=True)
+
+
+def test_any_combine_of_long_rows_and_of_none(library, rng):
+    """Chunks of a row are combined in order, whoever made them; over nothing it is the identity."""
+    x = np.zeros((1, 50_001), np.float32)
+    x[0, [20_000, 41_000]] = 3, -3
+    got = library.check("others_of_f32", [x], {"n": 1, "w": x.size})
+    assert [g.item() for g in got] == [-9, 3, 20_000]
+    x[0, 30_000] = np.nan
+    assert library.check("others_of_f32", [x], {"n": 1, "w": x.size})[2].item() == 20_000
+    got = library.check("others_of_i64", [np.zeros((2, 0), np.int64)], {"n": 2, "w": 0})
+    assert [g[0] for g in got] == [0, 0, 0, 0, 0, -1]
 
 
 def test_nan_and_infinities(library):

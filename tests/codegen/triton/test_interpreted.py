@@ -10,10 +10,11 @@ from tilewright.codegen.templates.reduce import ReduceSchedule
 from tilewright.codegen.templates.sample import SampleSchedule
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.target import get_target
-from tilewright.ir.types import bf16, f32, f64
+from tilewright.ir.types import bf16, f32, f64, i64, u8
 
+from ..combines import BITS, OTHERS, one_of_each
 from . import samples
-from .harness import check
+from .harness import Case, check
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
@@ -48,6 +49,25 @@ def test_rows_of_nothing_one_and_odd(runner, size):
     persistent = ReduceSchedule(4, max(1 << (width - 1).bit_length(), 1), True)
     for schedule in (persistent, ReduceSchedule(1, 64, True), ReduceSchedule(2, 16, False)):
         check(runner, samples.sums(t, width), schedule, 8e-3)
+
+
+@pytest.mark.parametrize("width", [0, 1, 15])
+@pytest.mark.parametrize("dtype", [f32, i64, u8], ids=str)
+def test_any_combine(runner, dtype, width):
+    """In order: as they lie, in one tile, tile after tile, and in pieces of a row."""
+    some = {f32: OTHERS, i64: (OTHERS[2], BITS[2]), u8: BITS[:2]}[dtype]
+    kernel = one_of_each(dtype, some, 2, width)
+    rng = np.random.default_rng(5)
+    row = rng.integers(0, 9, (2, width)) * rng.integers(0, 2, (2, width))
+    x = row / 20 * (-1) ** row if dtype == f32 else row - 2 * (dtype == i64)
+    outputs = [np.zeros(2, p.type.dtype.numpy) for p in kernel.params[1:]]
+    case = Case(kernel, [x.astype(dtype.numpy), *outputs])
+    persistent = ReduceSchedule(2, max(1 << (width - 1).bit_length(), 1), True)
+    schedules = [persistent, ReduceSchedule(1, 4, False)]
+    if width == 15:
+        schedules += [ReduceSchedule(1, 8, True, splits=3)]
+    for schedule in schedules:
+        check(runner, case, schedule)
 
 
 def test_columns(runner):
@@ -147,10 +167,6 @@ def test_rows_without_a_likeliest_token(runner):
 @pytest.mark.parametrize("splits", [3, 11])
 def test_rows_cut_into_pieces(runner, splits):
     check(runner, samples.reductions(), ReduceSchedule(1, 16, True, splits=splits))
-
-
-def test_cumsum(runner):
-    check(runner, samples.cumulative(), ReduceSchedule(4, 16, False))
 
 
 @pytest.mark.parametrize("dtype", [f32, f64])
