@@ -86,17 +86,6 @@ def flipped(call: Call, x: Value, axis: int) -> Value:
     return call.b.gather(x, backwards, axis=axis)
 
 
-@handles("unfold.default", "unfold_copy.default")
-def _unfold(call: Call, x: Value, dim: int, size: int, step: int) -> Value:
-    if x.type.rank == 0:
-        return call.broadcast(call.reshape(x, (1,)), call.shape)
-    b, axis = call.b, dim % x.type.rank
-    starts = b.iota(length=call.shape[axis], step=step, dtype=types.i64)
-    places = b.add(call.reshape(starts, (call.shape[axis], 1)), b.iota(length=size))
-    rest = [i for i in range(x.type.rank + 1) if i != axis + 1]
-    return permute(call, b.gather(x, places, axis=axis), [*rest, axis + 1])
-
-
 @handles("bucketize.Tensor", "bucketize.Scalar")
 def _bucketize(call: Call, x: Operand, boundaries: Value, **options: Any) -> Value:
     return _searchsorted(call, boundaries, x, **options)

@@ -200,6 +200,13 @@ def _unbind(call: Call, x: Value, dim: int = 0) -> list[Value]:
     return [call.reshape(part(call, x, axis, i, i + 1), shape) for i in range(count)]
 
 
+@handles("unfold.default", "unfold_copy.default")
+def _unfold(call: Call, x: Value, dim: int, size: int, step: int) -> Value:
+    if x.type.rank == 0:
+        return call.broadcast(call.reshape(x, (1,)), call.shape)
+    return call.b.window(x, axis=dim % x.type.rank, size=size, step=step)
+
+
 # ---- joins ---------------------------------------------------------------------------------
 
 

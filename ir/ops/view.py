@@ -158,3 +158,36 @@ def _(at, index, x, *, axis, before, after, value):
     inside = Read(0, replaced(index, axis, place - before))
     up_to_end = Choose(place, before + x.shape[axis], inside, fill)
     return up_to_end if before == 0 else Choose(place, before, fill, up_to_end)
+
+
+@op(kind="view")
+def window(x, *, axis: int, size: int, step: int = 1, dilation: int = 1):
+    """Windows along axis, one every `step`, each of `size` elements `dilation` apart, in a new last
+    axis: out[.., i, .., j] = x[.., i * step + j * dilation, ..]. What convolution and pooling read.
+    """
+    axis = normalize_axis(axis, x.rank)
+    if size < 0 or step < 1 or dilation < 1:
+        raise TypeError(f"size {size}, step {step}, dilation {dilation}: must be 0, 1, 1 or more")
+    count = (x.shape[axis] - window_span(size, dilation)) // step + 1
+    if isinstance(count, int) and count < 0:
+        raise TypeError(f"a window of {size}, {dilation} apart, is longer than axis {axis} of {x}")
+    return x.with_shape((*replaced(x.shape, axis, count), size))
+
+
+def window_span(size: int, dilation: int) -> int:
+    """From the first element of a window to past its last."""
+    return (size - 1) * dilation + 1 if size else 0
+
+
+@window.set_reference
+def _(x, *, axis, size, step, dilation):
+    count = (x.shape[axis] - window_span(size, dilation)) // step + 1
+    places = step * np.arange(count)[:, None] + dilation * np.arange(size)
+    return np.moveaxis(np.take(x, places, axis), axis % x.ndim + 1, -1)
+
+
+@window.set_index_map
+def _(at, index, x, *, axis, size, step, dilation):
+    axis = normalize_axis(axis, x.rank)
+    *kept, inside = index
+    return Read(0, replaced(kept, axis, kept[axis] * step + inside * dilation))

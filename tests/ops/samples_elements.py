@@ -123,6 +123,14 @@ def views() -> Iterator[Sample]:
             ("slice", {"axis": 1, "start": 1, "stop": 3}, lambda v: v[:, 1:3]),
             ("slice", {"axis": -1, "start": 0, "stop": 4, "step": 3}, lambda v: v[..., 0:4:3]),
             ("slice", {"axis": 0, "start": 1, "stop": 1}, lambda v: v[1:1]),
+            ("window", {"axis": 1, "size": 2}, lambda v: v.unfold(1, 2, 1)),
+            ("window", {"axis": -1, "size": 3, "step": 2}, lambda v: v.unfold(-1, 3, 2)),
+            ("window", {"axis": 0, "size": 2, "step": 5}, lambda v: v.unfold(0, 2, 5)),
+            (
+                "window",
+                {"axis": 2, "size": 2, "dilation": 2},
+                lambda v: torch.stack((v[..., :2], v[..., 2:]), -1),
+            ),
         ]
         for name, attrs, function in cases:
             yield Sample(name, x, function, attrs, exact=True)
