@@ -28,6 +28,8 @@ KINDS = {
     "composite": "taken apart by `decompose` unless a kernel exists for it as a whole",
     "state": "consumes a state and returns its new value",
     "sample": "one row of scores to one choice",
+    "region": "owns sub-graphs, and decides which of them runs and how often",
+    "call": "a function outside generated code; its results' sizes may depend on data",
 }
 
 
@@ -52,7 +54,9 @@ def ops_page() -> str:
 
 def _op_lines(op: Op) -> list[str]:
     split = len(op.operands) - op.num_optional
-    names = [f"*{name}" if op.is_variadic else name for name in op.operands[:split]]
+    names = list(op.operands[:split])
+    if op.is_variadic:
+        names[-1] = f"*{names[-1]}"
     names += [f"{name}=None" for name in op.operands[split:]]
     attrs = [_attr_text(name, *declared) for name, declared in op.attrs.items()]
     signature = f"{op.name}({', '.join(names)})" + (f" {{{', '.join(attrs)}}}" if attrs else "")

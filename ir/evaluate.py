@@ -1,13 +1,13 @@
 """The reference: runs any graph with NumPy, node by node."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .binding import ArgumentSpec, Binder
 from .combine import run_combine
-from .dim import Expr
+from .dim import Dim, Expr, Symbol
 from .dim import evaluate as evaluate_dim
 from .errors import DivisionByZero, IndexOutOfRange, ShapeError
 from .faults import located
@@ -27,18 +27,20 @@ def evaluate(
     *,
     precision: type | None = np.float64,
     on_node: Callable[[Node, tuple[np.ndarray, ...]], None] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Outputs and new states of `graph`.
 
     Floats are computed in `precision` throughout (float64 by default), which rounds nothing to the
     declared dtypes; with None every value is rounded to its declared dtype. `weights` is a mapping
     or a function from name to array. Nothing given is changed. `on_node` sees each node's results.
+    `sizes` gives symbols that no argument determines.
     """
     states = states or {}
     arguments = [(v, inputs[v.name or ""]) for v in graph.inputs] + [
         (v, states[v.name or ""]) for v in graph.states
     ]
-    values = bind_symbols(graph, [np.shape(a) for _, a in arguments])
+    values = bind_symbols(graph, [np.shape(a) for _, a in arguments], sizes)
     load = weights if callable(weights) else (weights or {}).__getitem__
     env = {v: _as_declared(np.asarray(a), v.dtype, precision) for v, a in arguments}
     last_use = _last_uses(graph)
@@ -47,7 +49,9 @@ def evaluate(
             if operand not in env:
                 array = np.asarray(load(operand.name or ""))
                 env[operand] = _as_declared(array, operand.dtype, precision)
-        results = evaluate_node(node, [env[v] for v in node.operands], values, precision)
+        results = evaluate_node(
+            node, [env[v] for v in node.operands], values, precision, graph.symbols
+        )
         if on_node is not None:
             on_node(node, results)
         env.update(zip(node.results, results))
@@ -61,26 +65,44 @@ def evaluate(
     return [env[v] for v in graph.outputs], new_states
 
 
-def bind_symbols(graph: Graph, shapes: list[tuple[int, ...]]) -> dict[str, int]:
-    """Symbol values from the shapes of inputs, then states."""
+def bind_symbols(
+    graph: Graph, shapes: list[tuple[int, ...]], sizes: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Symbol values from `sizes` and the shapes of inputs, then states; none for late symbols."""
     specs = [ArgumentSpec(v.name or "", v.shape) for v in (*graph.inputs, *graph.states)]
-    return Binder(specs, graph.symbols).bind(shapes)
+    late = graph.late_symbols
+    known = {name: symbol for name, symbol in graph.symbols.items() if name not in late}
+    return Binder(specs, known).bind(shapes, sizes)
 
 
 def evaluate_node(
-    node: Node, operands: list[np.ndarray], values: Mapping[str, int], precision: type | None
+    node: Node,
+    operands: list[np.ndarray],
+    values: dict[str, int],
+    precision: type | None,
+    symbols: Mapping[str, Symbol],
 ) -> tuple[np.ndarray, ...]:
-    """Results of one node. Each must have the shape its type says: a wrong reference is a bug.
+    """Results of one node; symbols that it binds are put into `values`.
 
-    IndexOutOfRange and DivisionByZero for data that the op has no result for.
+    Each result must have the shape its type says: a wrong reference is a bug. IndexOutOfRange and
+    DivisionByZero for data that the op has no result for.
     """
     attrs = {name: bind_attr(value, values) for name, value in node.attrs.items()}
     with np.errstate(all="ignore"):
         try:
-            raw = run_op(node.op, operands, attrs, node, precision)
+            if node.op.kind == "region":
+                run = _Regions(values, precision)
+                raw = node.op.reference(run, *operands, **attrs)  # type: ignore[misc]
+            else:
+                raw = run_op(node.op, operands, attrs, node, precision)
         except (IndexOutOfRange, DivisionByZero) as error:
             raise located(error, node.loc) from None
     raw = raw if isinstance(raw, tuple) else (raw,)
+    if node.binds:
+        specs = [ArgumentSpec(node.op.name, r.shape) for r in node.results]
+        known = {name: value for name, value in values.items() if name not in node.binds}
+        found = {name: symbols[name] for name in (*known, *node.binds)}
+        values.update(Binder(specs, found).bind([np.shape(a) for a in raw], known))
     results = []
     for array, result in zip(raw, node.results, strict=True):
         shape = tuple(bind_attr(d, values) for d in result.shape)
@@ -88,6 +110,23 @@ def evaluate_node(
             raise ShapeError(f"{node.op.name}: reference gave {np.shape(array)}, type says {shape}")
         results.append(_as_declared(np.asarray(array), result.dtype, precision))
     return tuple(results)
+
+
+class _Regions:
+    """What the reference of an op with sub-graphs runs them with."""
+
+    def __init__(self, values: Mapping[str, int], precision: type | None):
+        self._values, self._precision = values, precision
+
+    def __call__(self, graph: Graph, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The outputs of a sub-graph."""
+        inputs = {v.name or "": x for v, x in zip(graph.inputs, operands, strict=True)}
+        outputs, _ = evaluate(graph, inputs, precision=self._precision, sizes=self._values)
+        return tuple(outputs)
+
+    def zeros(self, shape: tuple[Dim, ...]) -> np.ndarray:
+        """Zeros of a shape."""
+        return np.zeros([bind_attr(dim, self._values) for dim in shape])
 
 
 def run_op(
@@ -98,6 +137,9 @@ def run_op(
         names = dict(zip(op.operands, _widen(operands, precision)))
         return evaluate_scalar(op.tree, names, attrs)
     if op.reference is not None:
+        if op.kind == "call":  # a function of arrays as they are declared
+            declared = zip(operands, node.operands, strict=True)
+            return op.reference(*(_as_declared(a, v.dtype, None) for a, v in declared), **attrs)
         if op.kind == "source" and precision is not None and attrs["dtype"].is_float:
             attrs = {**attrs, "dtype": dtype_of(np.dtype(precision))}  # constants unrounded too
         return op.reference(*_widen(operands, precision), **attrs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from .dim import Dim, Symbol
+from .dim import Dim, Expr, Symbol, symbols_of
 from .facts import Facts
 from .op import Op
 from .types import DType, Shape, TensorType
@@ -71,8 +71,34 @@ class Node:
         assert len(self.results) == 1, f"{self.op.name} has {len(self.results)} results"
         return self.results[0]
 
+    @property
+    def regions(self) -> dict[str, "Graph"]:
+        """Its sub-graphs, by the attributes that hold them."""
+        if self.op.kind != "region":
+            return {}
+        return {name: value for name, value in self.attrs.items() if isinstance(value, Graph)}
+
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """Symbols that have a value only once it has run."""
+        return self.attrs.get("binds", ()) if self.op.kind == "call" else ()
+
     def __repr__(self) -> str:
         return f"<node {self.op.name} : {', '.join(str(r.type) for r in self.results)}>"
+
+
+def symbols_in(node: Node) -> set[str]:
+    """Symbols of a node's attributes and results, those of its sub-graphs too."""
+    found: set[str] = set()
+    for result in node.results:
+        found.update(*map(symbols_of, result.shape))
+    for value in node.attrs.values():
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Expr):
+                found |= symbols_of(item)
+    for region in node.regions.values():
+        found |= region.symbols.keys() - region.late_symbols
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +127,16 @@ class Graph:
             for operand in node.operands:
                 uses.setdefault(operand, []).append(node)
         return {value: tuple(nodes) for value, nodes in uses.items()}
+
+    @cached_property
+    def late_symbols(self) -> frozenset[str]:
+        """Symbols that nodes bind, those of sub-graphs too: no argument says what they are."""
+        found: set[str] = set()
+        for node in self.nodes:
+            found.update(node.binds)
+            for region in node.regions.values():
+                found |= region.late_symbols
+        return frozenset(found)
 
     @cached_property
     def results(self) -> frozenset[Value]:

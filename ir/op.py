@@ -29,8 +29,11 @@ REQUIRED = inspect.Parameter.empty
 #   composite    must be decomposed before code is generated
 #   state        consumes a state and returns its new value
 #   sample       one row of scores to one choice
+#   region       owns sub-graphs, and decides which of them runs and how often
+#   call         a function outside generated code; its results' sizes may depend on data
 KINDS = frozenset(
-    "elementwise view source reduce scan gather contract attention composite state sample".split()
+    "elementwise view source reduce scan gather contract attention composite state sample region"
+    " call".split()
 )
 
 

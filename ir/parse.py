@@ -7,6 +7,7 @@ import ast
 import re
 import types as _types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from .op import Op, get_op
 from .types import DTYPES, DType, TensorType
 
 SHOWN_COLUMNS = 120  # of the line that an error is in
+MAX_DEPTH = 32  # of sub-graphs in one another
 
 _DIM = re.compile(r"dim (\w+) in \[(\d+), ?(\d*)\](?: multiple (\d+))?(?: hint (\d+))?$")
 _ARGUMENT = re.compile(r"(input|state) %(\w+) : (.+)$")
@@ -31,7 +33,16 @@ _TYPE = re.compile(r"(\w+)\[")
 
 def parse_graph(text: str, *, path: str = "<text>") -> Graph:
     """The graph that `text` prints. Raises ParseError (file:line:column and a caret)."""
-    return _GraphParser(text, path).parse()
+    lines = [
+        _Line(i, stripped)
+        for i, line in enumerate(text.splitlines(), 1)
+        if (stripped := _strip_comment(line).strip())
+    ]
+    parser = _GraphParser(path, lines)
+    graph = parser.graph()
+    if parser.at < len(lines):
+        raise parser.error("text after the graph's end", lines[parser.at])
+    return graph
 
 
 @dataclass
@@ -41,22 +52,19 @@ class _Line:
 
 
 class _GraphParser:
-    def __init__(self, text: str, path: str):
-        self.path = path
-        self.lines = [
-            _Line(i, stripped)
-            for i, line in enumerate(text.splitlines(), 1)
-            if (stripped := _strip_comment(line).strip())
-        ]
-        self.at = 0
+    """Reads the graph that begins at line `at`; `depth` counts the graphs that it lies in."""
+
+    def __init__(self, path: str, lines: list[_Line], at: int = 0, depth: int = 0):
+        self.path, self.lines, self.at, self.depth = path, lines, at, depth
         self.symbols: dict[str, Symbol] = {}
         self.values: dict[str, Value] = {}
         self.arguments: dict[str, list[Value]] = {"input": [], "weight": [], "state": []}
         self.nodes: list[Node] = []
         self.updates: dict[str, Value] = {}
 
-    def parse(self) -> Graph:
-        name = self.match(re.compile(r"graph @([\w.\-]+)$"), "graph @name").group(1)
+    def graph(self, label: str = "") -> Graph:
+        header = re.compile(rf"{re.escape(label)}graph @([\w.\-]+)$")
+        name = self.match(header, f"{label}graph @name").group(1)
         while self.peek() != "{":
             self.declaration()
         self.next()
@@ -64,8 +72,6 @@ class _GraphParser:
         while outputs is None:
             outputs = self.statement()
         self.match(re.compile(r"\}$"), "}")
-        if self.at < len(self.lines):
-            raise self.error("text after the graph's end", self.lines[self.at])
         return Graph(
             name,
             self.symbols,
@@ -111,6 +117,15 @@ class _GraphParser:
             self.node(line)
         return None
 
+    def region(self, label: str, line: _Line) -> Graph:
+        """A sub-graph of the node before: it has names of its own."""
+        if self.depth == MAX_DEPTH:
+            raise self.error(f"sub-graphs lie more than {MAX_DEPTH} deep in one another", line)
+        inner = _GraphParser(self.path, self.lines, self.at, self.depth + 1)
+        graph = inner.graph(f"{label} = ")
+        self.at = inner.at
+        return graph
+
     def node(self, line: _Line) -> None:
         match = _NODE.match(line.text)
         if match is None:
@@ -130,6 +145,9 @@ class _GraphParser:
             raise self.error("expected ': types'", line, rest[:1])
         rest, _, offset_text = rest[1:].partition(" at ")
         type_text, _, group = rest.partition(" in ")
+        for name, (annotation, _) in op.attrs.items():
+            if annotation is Graph:
+                attrs[name] = self.region(name, line)
         full = self.guard(line, complete_attrs, op, attrs)
         inferred = self.guard(line, infer, op, operands, full)
         written = [self.type(t, line) for t in split_top(type_text)]
@@ -163,12 +181,10 @@ class _GraphParser:
         return result
 
     def type(self, text: str, line: _Line) -> TensorType:
-        text = text.strip()
-        match = _TYPE.match(text)
-        if match is None or not text.endswith("]") or match.group(1) not in DTYPES:
-            raise self.error(f"{text!r} is not a type such as f32[b, 64]", line, text)
-        dims = split_top(text[match.end() : -1])
-        return TensorType(tuple(self.dim(d, line) for d in dims), DTYPES[match.group(1)])
+        try:
+            return parse_type(text, lambda dim: self.dim(dim, line))
+        except ValueError as error:
+            raise self.error(str(error), line, text.strip()) from None
 
     def dim(self, text: str, line: _Line) -> Dim:
         try:
@@ -231,6 +247,8 @@ def parse_attr(text: str, annotation: Any) -> Any:
         return DTYPES[text]
     if annotation == Dim:
         return parse_dim(text)
+    if annotation is TensorType:
+        return parse_type(text)
     if typing.get_origin(annotation) is tuple:
         if not (text.startswith("[") and text.endswith("]")):
             raise ValueError(f"{text!r} is not a list")
@@ -245,6 +263,16 @@ def parse_attr(text: str, annotation: Any) -> Any:
     if type(literal) not in allowed:
         raise ValueError(f"{text!r} is not of type {annotation}")
     return literal
+
+
+def parse_type(text: str, read: Callable[[str], Dim] = parse_dim) -> TensorType:
+    """The type that `text` prints. ValueError when it is none, ParseError for a bad dim."""
+    text = text.strip()
+    match = _TYPE.match(text)
+    if match is None or not text.endswith("]") or match.group(1) not in DTYPES:
+        raise ValueError(f"{text!r} is not a type such as f32[b, 64]")
+    dims = split_top(text[match.end() : -1])
+    return TensorType(tuple(map(read, dims)), DTYPES[match.group(1)])
 
 
 def _literal(text: str) -> Any:

@@ -9,23 +9,31 @@ from typing import Any
 from .dim import Expr, Symbol
 from .graph import Graph, Node, Value
 from .op import REQUIRED
-from .types import DType
+from .types import DType, TensorType
 
 
 def print_graph(graph: Graph, *, locs: bool = False) -> str:
     """The graph as text. With `locs`, each node is followed by where it comes from."""
+    return "\n".join(_lines(graph, "", locs)) + "\n"
+
+
+def _lines(graph: Graph, label: str, locs: bool) -> list[str]:
+    """The lines of a graph; `label` says of a sub-graph which of its node's it is."""
     names = value_names(graph)
-    lines = [f"graph @{graph.name}"]
+    lines = [f"{label}graph @{graph.name}"]
     lines += [f"  dim {_symbol(s)}" for s in graph.symbols.values()]
     lines += [f"  input {names[v]} : {v.type}" for v in graph.inputs]
     lines += [f"  weight {names[v]} {v.name!r} : {v.type}" for v in graph.weights]
     lines += [f"  state {names[v]} : {v.type}" for v in graph.states]
     lines.append("{")
-    lines += [f"  {print_node(node, names, locs=locs)}" for node in graph.nodes]
+    for node in graph.nodes:
+        lines.append(f"  {print_node(node, names, locs=locs)}")
+        for name, region in node.regions.items():
+            lines += [f"    {line}" for line in _lines(region, f"{name} = ", locs)]
     lines += [f"  update %{name} = {names[v]}" for name, v in graph.updates.items()]
     lines.append(f"  return {', '.join(names[v] for v in graph.outputs)}".rstrip())
     lines.append("}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def value_names(graph: Graph) -> dict[Value, str]:
@@ -53,12 +61,13 @@ def print_node(node: Node, names: Mapping[Value, str], *, locs: bool = False) ->
 
 
 def shown_attrs(node: Node) -> dict[str, Any]:
-    """Attributes that differ from their default."""
-    declared = node.op.attrs
+    """Attributes that differ from their default, sub-graphs apart."""
+    declared, regions = node.op.attrs, node.regions
     return {
         name: value
         for name, value in node.attrs.items()
-        if declared[name][1] is REQUIRED or not _same(value, declared[name][1])
+        if name not in regions
+        and (declared[name][1] is REQUIRED or not _same(value, declared[name][1]))
     }
 
 
@@ -67,10 +76,10 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def format_attr(value: Any) -> str:
-    """An attribute as a literal: dims, dtypes and sequences print bare."""
+    """An attribute as a literal: dims, dtypes, types and sequences print bare."""
     if isinstance(value, DType):
         return value.name
-    if isinstance(value, Expr):
+    if isinstance(value, (Expr, TensorType)):
         return str(value)
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(format_attr(v) for v in value)}]"

@@ -3,7 +3,7 @@
 from .builder import infer
 from .dim import symbols_of
 from .errors import ShapeError, VerifyError
-from .graph import Graph, Node, Value
+from .graph import Graph, Node, Value, symbols_in
 from .text import print_node, value_names
 from .types import TensorType
 
@@ -20,6 +20,8 @@ class _Verifier:
         self.consumed: dict[Value, Node] = {}  # a state and the op that took it
         # values a state's content has passed through: the state itself and what ops made of it
         self.is_state: set[Value] = set(graph.states)
+        # symbols that nodes bind and have not bound yet
+        self.unbound: set[str] = {name for node in graph.nodes for name in node.binds}
 
     def run(self) -> None:
         graph = self.graph
@@ -55,6 +57,9 @@ class _Verifier:
             raise self.error(
                 index, f"types are {_shown(written)}, the rule gives {_shown(inferred)}"
             )
+        self.check_bound(index, node)
+        for name, region in node.regions.items():
+            self.check_region(index, name, region)
         for result in node.results:
             self.check_dims(result.type, node.op.name)
         if node.op.name == "slice":
@@ -67,6 +72,36 @@ class _Verifier:
             self.is_state.add(node.results[0])
         self.defined.update(node.results)
 
+    def check_bound(self, index: int, node: Node) -> None:
+        """Dims of an attribute or a result have values by now, or get them from this node."""
+        for name in node.binds:
+            if name not in self.graph.symbols:
+                raise self.error(index, f"{node.op.name} binds {name}, which is not declared")
+            if name not in self.unbound:
+                raise self.error(index, f"dim {name} is bound twice")
+            self.unbound.remove(name)
+        early = symbols_in(node) & self.unbound if self.unbound else ()
+        if early:
+            raise self.error(index, f"dim {', '.join(sorted(early))} is bound only later")
+
+    def check_region(self, index: int, name: str, region: Graph) -> None:
+        late, outer = region.late_symbols, self.graph.symbols
+        for symbol in region.symbols.values():
+            declared = outer.get(symbol.name)
+            if symbol.name in late and declared is not None:
+                raise self.error(index, f"{name} binds dim {symbol.name} of the graph around it")
+            if symbol.name not in late and declared != symbol:
+                raise self.error(
+                    index, f"{name} has {symbol}, which is declared around it as {declared}"
+                )
+            if symbol.name in self.unbound:
+                raise self.error(index, f"dim {symbol.name} of {name} is bound only later")
+        try:
+            verify(region)
+        except VerifyError as error:
+            where = f"{name}, {error.where}" if error.where else name
+            raise VerifyError(error.what, where=where, facts=error.facts) from None
+
     def check_slice(self, index: int, node: Node) -> None:
         facts, attrs = self.graph.facts, node.attrs
         size = node.operands[0].shape[attrs["axis"]]
@@ -78,6 +113,8 @@ class _Verifier:
 
     def check_dims(self, type: TensorType, where: str) -> None:
         for dim in type.shape:
+            if self.unbound & symbols_of(dim):
+                raise VerifyError(f"{where}: {type} has a dim that is bound only later")
             unknown = symbols_of(dim) - self.graph.symbols.keys()
             if unknown:
                 raise VerifyError(f"{where}: {type} uses undeclared symbols {sorted(unknown)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..ir.builder import Builder, Rebuilder
 from ..ir.errors import PassError
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value, symbols_in
 from . import findings
 from .patterns import Match, OpPattern, Pattern
 
@@ -80,10 +80,14 @@ def remove_dead(graph: Graph) -> Graph:
     """`graph` without nodes whose results nobody reads; the same object if there are none."""
     needed: set[Value] = set(graph.results)
     kept: list[Node] = []
+    late = graph.late_symbols
+    sizes: set[str] = set()  # those of them that kept nodes need
     for node in reversed(graph.nodes):
-        if any(r in needed for r in node.results):
+        if any(r in needed for r in node.results) or not sizes.isdisjoint(node.binds):
             needed.update(node.operands)
             kept.append(node)
+            if late:
+                sizes |= symbols_in(node) & late
     if len(kept) == len(graph.nodes):
         return graph
     return graph.replace(nodes=tuple(reversed(kept)))

@@ -7,10 +7,10 @@ import numpy as np
 
 from ..ir.binding import ArgumentSpec, Binder
 from ..ir.errors import DimError, ShapeError
+from ..ir.host_functions import Function
 from ..ir.program import Buffer, Program
 from ..ir.steps import Call, Collective
 from .communicator import Communicator
-from .host_functions import Function
 
 
 def called(

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..ir.dim import Dim
 from ..ir.errors import ArtifactError
+from ..ir.host_functions import find_functions
 from ..ir.program import Buffer, Program
 from ..ir.steps import (
     Call,
@@ -35,8 +36,8 @@ from .calls import called, communicated
 from .communicator import Communicator, find_groups
 from .device import Device, Launch, Memory, Module, Place, Plan
 from .dlpack import CPU, View
-from .host_functions import find_functions, find_routines
 from .profile import StepProfile, of_launches
+from .routines import find_routines
 
 MAX_PLANS = 64  # of one group of launches, for sizes that changed; the least recently used go first
 

@@ -4,6 +4,7 @@ from . import (
     attention,
     composite,
     contract,
+    control,
     elementwise,
     index,
     reduce,

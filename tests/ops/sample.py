@@ -47,12 +47,15 @@ class Sample:
     @property
     def id(self) -> str:
         shown = "-".join(f"{o.dtype}{list(o.shape)}".replace(" ", "") for o in self.operands)
-        attrs = ",".join(f"{k}={v}" for k, v in self.attrs.items())
+        attrs = ",".join(
+            f"{k}={v.name if isinstance(v, Graph) else v}" for k, v in self.attrs.items()
+        )
         return f"{self.op}-{shown}" + (f"-{attrs}" if attrs else "")
 
     def graph(self) -> Graph:
         """A graph of this one call."""
         b = Builder(self.op)
+        declare_sizes(b, self)
         values = []
         for i, operand in enumerate(self.operands):
             declare = b.state if self.op == "kv_append" and i == 0 else b.input
@@ -70,6 +73,12 @@ class Sample:
                 array = with_special(rng, array)
             arrays.append(np.asarray(array).astype(operand.dtype.numpy))
         return arrays
+
+
+def declare_sizes(b: Builder, sample: Sample) -> None:
+    """Declare the dims that the sample's op binds."""
+    for name in sample.attrs.get("binds", ()):
+        b.dim(name, lo=0)
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:

@@ -4,6 +4,7 @@ Sizes include 1, odd ones, and 0 where an op allows it.
 """
 
 from .sample import Sample
+from .samples_control import calls, conds, loops, whiles
 from .samples_elements import elementwise, gathers, sources, views
 from .samples_rows import attentions, composites, contractions, paging, reductions, sampling
 from .samples_scans import scans
@@ -12,7 +13,7 @@ SAMPLES: tuple[Sample, ...] = tuple(
     sample
     for family in (
         elementwise, sources, views, gathers, reductions, contractions, composites, attentions,
-        paging, sampling, scans,
+        paging, sampling, scans, conds, whiles, loops, calls,
     )
     for sample in family()
 )  # fmt: skip

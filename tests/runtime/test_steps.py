@@ -10,6 +10,7 @@ import pytest
 
 from tilewright.ir.dim import Symbol, symbol, symbols_of
 from tilewright.ir.errors import ArtifactError, DeviceError, DimError, ShapeError
+from tilewright.ir.host_functions import register_function
 from tilewright.ir.program import Buffer, Kernel, Program
 from tilewright.ir.steps import (
     Choice,
@@ -27,7 +28,6 @@ from tilewright.ir.types import TensorType, bool_, f32, i64
 from tilewright.runtime.communicator import Single
 from tilewright.runtime.cpu import ABI_VERSION, CpuDevice
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.host_functions import register_function
 from tilewright.runtime.prepared import Prepared
 from tilewright.runtime.program_json import program_from_json, program_to_json
 
