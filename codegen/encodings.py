@@ -13,7 +13,10 @@ def choose_encodings(graph: Graph, target: Target) -> dict[Value, Encoding]:
     """The encoding of each weight that is not plain rows."""
     chosen: dict[Value, Encoding] = {}
     for weight in graph.weights:
-        if weight.type.rank == 2 and any(
+        grouped = meaning(graph, weight)
+        if grouped != ROWS:
+            chosen[weight] = grouped
+        elif weight.type.rank == 2 and any(
             _streams(graph, weight, u) for u in graph.uses.get(weight, ())
         ):
             encoding = streamed(weight.shape, weight.dtype, target)
@@ -30,6 +33,39 @@ def streamed(shape: tuple[Dim, ...], dtype: DType, target: Target) -> Encoding:
     if shape[-2] < MIN_PANEL_ROWS:
         return ROWS
     return Encoding("panel32i" if dtype.bits == 16 else "panel32")
+
+
+def meaning(graph: Graph, codes: Value) -> Encoding:
+    """Of integers that are read as (codes - zero) * scale: their group, scale and zero."""
+    found: list[Value] = []
+    value = codes
+    while (reader := _only_reader(graph, value)) is not None and codes.dtype.is_integer:
+        result = reader.results[0]
+        if reader.op.name in ("sub", "mul") and value is reader.operands[0]:
+            shared = _spread(reader.operands[1])
+            if not graph.is_weight(shared) or shared.type.rank != codes.type.rank:
+                return ROWS
+            found.append(shared)
+            if reader.op.name == "mul":
+                scale, zero = found[-1], found[0] if found[1:] else None
+                group = codes.shape[-1] // max(scale.shape[-1], 1)
+                return Encoding(group=group, scale=scale.name, zero=zero and zero.name)
+        elif reader.op.name != "cast" or not result.dtype.is_float:
+            return ROWS
+        value = result
+    return ROWS
+
+
+def _only_reader(graph: Graph, value: Value) -> Node | None:
+    readers = graph.uses.get(value, ())
+    return readers[0] if len(readers) == 1 else None
+
+
+def _spread(value: Value) -> Value:
+    """What `value` is a cast or a view of."""
+    while value.node is not None and value.node.op.takes_packed and len(value.node.operands) == 1:
+        value = value.node.operands[0]
+    return value
 
 
 def _streams(graph: Graph, value: Value, user: Node) -> bool:

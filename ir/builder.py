@@ -28,7 +28,7 @@ def infer(op: Op, operands: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[
 
 def _packed_problem(op: Op, operands: Sequence[Value]) -> str | None:
     packed = [v.dtype for v in operands if v.dtype.is_packed]
-    if not packed or op.moves:
+    if not packed or op.takes_packed:
         return None
     return f"{packed[0]} is a dtype to store in, not to compute in: cast it first"
 

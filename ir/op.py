@@ -67,6 +67,7 @@ class Op:
     declared_cost: str | None = None
     fills: str | None = None  # the attribute that a view puts where it reads no operand
     is_whole: bool = True  # False: `decompose` takes it apart
+    decodes: bool = False  # makes numbers of codes, which may share bytes
     reference: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
     index_map: Callable[..., Any] | None = None
@@ -109,9 +110,9 @@ class Op:
         return self.kind == "view" and not self.is_variadic and self.fills is None
 
     @property
-    def moves(self) -> bool:
-        """Whether it takes elements as they are: moves or converts them, and computes nothing."""
-        return self.kind in ("view", "gather") or self.tree == Scalar("arg", value="x")
+    def takes_packed(self) -> bool:
+        """Whether operands may be of dtypes to store in: moved or converted, not computed with."""
+        return self.decodes or self.kind in ("view", "gather") or self.scalar == "x"
 
     @property
     def may_recompute(self) -> bool:
@@ -164,6 +165,7 @@ def op(
     cost: str | None = None,
     fills: str | None = None,
     is_whole: bool | None = None,
+    decodes: bool = False,
 ):
     """Decorator that declares an op; see the module docstring.
 
@@ -171,6 +173,7 @@ def op(
     come from that expression. `combine` does the same for a reduction or a scan; `finish`, over x
     and count, is what a reduction makes of the combination of `count` elements. `cost` is given
     where it does not follow from the scalar, `is_whole` where a kernel takes a composite as it is.
+    An op that `decodes` takes codes as they are stored.
     """
 
     def declare(rule: Callable) -> Op:
@@ -201,6 +204,7 @@ def op(
             declared_cost=cost,
             fills=fills,
             is_whole=resolved != "composite" if is_whole is None else is_whole,
+            decodes=decodes,
             state_operand=0 if resolved == "state" else None,
         )
         if name in OPS:

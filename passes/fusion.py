@@ -11,6 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from . import findings
 from .grouping import Group, Groups
 from .row_groups import RowGroup, squeezed
+from .weight_only import decodes, is_view_of_weight
 
 # worth storing rather than computing again
 EXPENSIVE = frozenset(
@@ -90,15 +91,22 @@ class Fusion:
             self.groups.make(node)
 
     def repeat_casts(self) -> None:
-        """A cast to a wider float is part of loading what it widens, which stays stored narrow."""
+        """A cast to a wider float is part of loading what it widens, which stays stored narrow.
+
+        So is what makes numbers of a weight's codes.
+        """
         for node in list(self.groups.of):
-            if node.op.name != "cast" or self.groups.of[node].nodes != {node}:
+            if self.groups.of[node].nodes != {node} or self.groups.leaves(node):
                 continue
-            source, target = node.operands[0].dtype, node.results[0].dtype
-            widens = source.is_float and target.is_float and source.bits < target.bits
-            is_weight = _is_weight_view(self.graph, node.operands[0])
-            if (widens or is_weight) and not self.groups.leaves(node):
+            if self.is_cast_in_loading(node) or decodes(self.graph, node):
                 self.groups.free(node)
+
+    def is_cast_in_loading(self, node: Node) -> bool:
+        if node.op.name != "cast":
+            return False
+        source, target = node.operands[0].dtype, node.results[0].dtype
+        widens = source.is_float and target.is_float and source.bits < target.bits
+        return widens or is_view_of_weight(self.graph, node.operands[0])
 
     # ---- products take what follows ----
 
@@ -353,9 +361,3 @@ class Fusion:
 def is_free(node: Node) -> bool:
     """Views and sources are never stored for their own sake."""
     return node.op.kind in ("view", "source")
-
-
-def _is_weight_view(graph: Graph, value: Value) -> bool:
-    while value.node is not None and value.node.op.kind == "view" and len(value.node.operands) == 1:
-        value = value.node.operands[0]
-    return graph.is_weight(value)

@@ -7,7 +7,7 @@ from ..ir.graph import Graph, Node, Value
 from . import findings
 from .manager import Pass
 from .rewrite import remove_dead
-from .weight_only import weight_only
+from .weight_only import decodes, is_view_of_weight, weight_only
 
 MAX_EXPANDED = 1 << 20  # elements; a larger broadcast is repeated when read, not stored
 
@@ -18,7 +18,7 @@ class SplitPrepare(Pass):
 
     The pass reports a *prepare graph*: no inputs, the original weights, and one output for each
     weight of the graph it returns, in order. A cast to a wider dtype stays at the use: stored
-    narrow, a weight is read narrow.
+    narrow, a weight is read narrow. So does what makes numbers of codes, where codes take less.
     """
 
     name = "split-prepare"
@@ -51,18 +51,22 @@ class SplitPrepare(Pass):
 def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
     """Nodes to compute at build time, and those of them that the graph computes itself as well.
 
-    The latter widen a stored weight (or are views of a widened one): storing what they make would
-    store the weight wide.
+    The latter widen a stored weight, or are views around that: storing what they make would store
+    the weight wide.
     """
     moved = {n for n in weight_only(graph) if not _expands(n)}
     moved = _closed(graph, moved)
     kept: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node in moved and _is_widened(node):
-            result = node.results[0]
-            readers = graph.uses.get(result, ())
-            if result in graph.results or any(u not in moved or u in kept for u in readers):
-                kept.add(node)
+        if node not in moved:
+            continue
+        result = node.results[0]
+        readers = graph.uses.get(result, ())
+        is_read = result in graph.results or any(u not in moved or u in kept for u in readers)
+        takes_less = is_read and (_is_widened(node) or decodes(graph, node))
+        is_view = is_view_of_weight(graph, result) and readers and kept.issuperset(readers)
+        if takes_less or is_view:
+            kept.add(node)
     return moved, kept
 
 

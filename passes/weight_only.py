@@ -35,6 +35,49 @@ def is_static(node: Node) -> bool:
     return not any(isinstance(d, Expr) for d in (*dims, *node.attrs.values()))
 
 
+def is_view_of_weight(graph: Graph, value: Value) -> bool:
+    """Whether `value` is a weight, or a view of one."""
+    while value.node is not None and value.node.op.kind == "view" and len(value.node.operands) == 1:
+        value = value.node.operands[0]
+    return graph.is_weight(value)
+
+
+def decodes(graph: Graph, node: Node) -> bool:
+    """Whether cheap arithmetic makes floats of integer weights that take fewer bytes than those.
+
+    It is then done wherever the floats are read, and they are stored nowhere.
+    """
+    result = node.results[0]
+    leaves, has_codes = _leaves(result)
+    sizes = [leaf.type.nbytes for leaf in leaves if graph.is_weight(leaf)]
+    made = result.type.nbytes
+    if not has_codes or len(sizes) < len(leaves) or not isinstance(made, int):
+        return False
+    return sum(n for n in sizes if isinstance(n, int)) < made
+
+
+def _leaves(value: Value) -> tuple[list[Value], bool]:
+    """What cheap arithmetic and views make `value` of; and whether integers became floats there."""
+    leaves: list[Value] = []
+    seen, stack, has_codes = {value}, [value], False
+    while stack:
+        made = stack.pop()
+        node = made.node
+        if (
+            node is None
+            or node.op.kind not in ("view", "elementwise")
+            or (node.op.cost == "expensive")
+        ):
+            leaves.append(made)
+            continue
+        for operand in node.operands:
+            has_codes = has_codes or (operand.dtype.is_integer and made.dtype.is_float)
+            if operand not in seen:
+                seen.add(operand)
+                stack.append(operand)
+    return leaves, has_codes
+
+
 def hoisted(graph: Graph) -> Graph:
     """`graph` with weight-only nodes and sources first, so that any node may use any of them."""
     first = weight_only(graph)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..op import normalize_axis, op
+from ..types import DType, f32
 
 
 def _row_weight(x, weight, what: str) -> None:
@@ -78,6 +79,59 @@ def _(b, x, weight, bias, *, eps):
     variance = b.mean(b.mul(centered, centered), axes=(-1,), keepdims=True)
     scaled = b.mul(centered, b.rsqrt(b.add(variance, b.constant(eps, x.dtype))))
     return b.add(b.mul(scaled, weight), bias)
+
+
+@op(kind="composite", decodes=True)
+def dequantize(codes, scale, zero=None, *, dtype: DType = f32):
+    """(codes - zero) * scale, as numbers of `dtype`. codes: integers [..., K].
+
+    scale and zero (0 without one): [..., K / group]; `group` neighbours along the last axis share
+    them. The arithmetic is made in `dtype`, each operation rounded: ONNX, "DequantizeLinear" with
+    blocks, but that a zero may be no integer.
+    """
+    if not codes.dtype.is_integer or not dtype.is_float:
+        raise TypeError(f"codes are {codes}, to become {dtype}: must be integers to become floats")
+    for name, shared in (("scale", scale), ("zero", zero)):
+        if shared is not None and (
+            shared.shape[:-1] != codes.shape[:-1] or not _groups(codes, shared)
+        ):
+            raise TypeError(
+                f"{name} is {shared}, codes are {codes}: the same but for the last axis,"
+                " where it divides that of the codes"
+            )
+    return codes.with_dtype(dtype)
+
+
+@dequantize.set_reference
+def _(codes, scale, zero=None, *, dtype):
+    group = codes.shape[-1] // max(scale.shape[-1], 1)
+    values = codes.astype(scale.dtype)
+    if zero is not None:
+        values = values - np.repeat(zero.astype(scale.dtype), group, axis=-1)
+    return values * np.repeat(scale, group, axis=-1)
+
+
+@dequantize.set_decomposition
+def _(b, codes, scale, zero=None, *, dtype):
+    def spread(shared):
+        """[..., K / group]  ->  [..., K]"""
+        group = codes.shape[-1] // max(shared.shape[-1], 1)
+        shared = b.reshape(shared, shape=(*shared.shape, 1))
+        wide = b.broadcast_to(shared, shape=(*shared.shape[:-1], group))
+        return b.cast(b.reshape(wide, shape=codes.shape), dtype=dtype)
+
+    values = b.cast(codes, dtype=dtype)
+    if zero is not None:
+        values = b.sub(values, spread(zero))
+    return b.mul(values, spread(scale))
+
+
+def _groups(codes, shared) -> bool:
+    """Whether the last axis of `shared` divides that of the codes."""
+    whole, parts = codes.shape[-1], shared.shape[-1] if shared.rank else 0
+    if not isinstance(whole, int) or not isinstance(parts, int):
+        return False
+    return whole == parts or (parts > 0 and whole % parts == 0)
 
 
 @op(kind="composite")

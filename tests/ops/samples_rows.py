@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tilewright.ir.ops.sampling import gumbel
-from tilewright.ir.types import bf16, bool_, f32, f64, i32, i64
+from tilewright.ir.types import bf16, bool_, f32, f64, i8, i32, i64, u8
 
 from .sample import FLOATS, INTEGERS, Operand, Sample, distinct, nonzero, wide
 from .samples_elements import UNARY
@@ -99,6 +99,13 @@ def composites() -> Iterator[Sample]:
                 wide(x), (8,), wide(w), wide(c), e
             ).to(x.dtype)
             yield Sample("layer_norm", (x, w, w), call, {"eps": eps})
+    for codes in (i8, u8, i32):
+        for groups in (1, 3, 6):
+            call = lambda q, s, z, g=6 // groups: (  # noqa: E731
+                (q.float() - z.repeat_interleave(g, -1)) * s.repeat_interleave(g, -1)
+            )
+            shared = Operand((2, groups))
+            yield Sample("dequantize", (Operand((2, 6), codes), shared, shared), call)
     for cos in ((5, 4), (2, 1, 5, 4), (4,)):
         operands = Operand((2, 3, 5, 4)), Operand(cos), Operand(cos)
         yield Sample("rope", operands, _rope)

@@ -7,6 +7,7 @@ import numpy as np
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder, Rebuilder
 from tilewright.ir.dim import evaluate
+from tilewright.ir.encoding import ROWS
 from tilewright.ir.types import bf16, bool_, f32, i32, i64
 
 from .harness import Case
@@ -24,7 +25,8 @@ def make(b: Builder, outputs, sizes, arrays=None, updates=None) -> Case:
         if value is None:
             data.append(np.zeros(shape, np.int64))  # no fault so far
         elif value.name is not None and value.name in (arrays or {}):
-            data.append(arrays[value.name].astype(value.dtype.numpy))
+            array = arrays[value.name].astype(value.dtype.numpy)
+            data.append(ROWS.pack(array, value.dtype) if value.dtype.is_packed else array)
         elif value.dtype.is_float:
             data.append(rng.standard_normal(shape).astype(value.dtype.numpy))
         else:

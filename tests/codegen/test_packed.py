@@ -1,0 +1,79 @@
+"""Weights whose elements share bytes, from graph to results on the CPU, and what they cost."""
+
+import numpy as np
+import pytest
+
+from tilewright.api.compiler import compile_graph
+from tilewright.ir.builder import Builder
+from tilewright.ir.encoding import Encoding
+from tilewright.ir.errors import ShapeError, UnsupportedOp
+from tilewright.ir.target import cpu
+from tilewright.ir.types import f32, i2, i4, i8, u2, u4, u8
+from tilewright.passes.pipelines import dense
+from tilewright.runtime.cpu import CpuDevice
+from tilewright.runtime.executable import Executable
+
+from .packed import linear, lookup
+
+CASES = {
+    "u4, zeros in u4": lambda: linear(u4, 3, 40, 96, 32, u4),
+    "u4, zeros in f32": lambda: linear(u4, 1, 33, 64, 16),
+    "i4, no zeros": lambda: linear(i4, 5, 7, 30, 15, None),
+    "u2, a group a row": lambda: linear(u2, 2, 24, 37, 37),
+    "i2, groups of one": lambda: linear(i2, 2, 5, 3, 1, None),
+    "i8": lambda: linear(i8, 3, 40, 64, 32, None),
+    "rows of u4": lambda: lookup(u4, 9, 7),
+    "rows of i2": lambda: lookup(i2, 4, 5),
+}
+
+
+def compiled(case):
+    return compile_graph(case.graph(), case.weights, dense(), cpu())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_those_of_the_reference(name):
+    case = CASES[name]()
+    made = compiled(case)
+    results = Executable(made.program, made.weights, CpuDevice())(*case.inputs.values())
+    for got, want in zip(results, case.wanted(), strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=2e-6, atol=2e-6 * np.abs(want).max())
+
+
+def test_codes_are_read_where_they_are_used_and_counted_as_they_lie():
+    """One kernel; no float of the weight is stored, at build time or at run time."""
+    m, n, k, group = 3, 40, 96, 32
+    made = compiled(linear(u4, m, n, k, group, u4))
+    (step,) = made.program.steps
+    stored = {b.name: b.stored for b in made.program.weights}
+    assert {name: str(type) for name, type in stored.items()} == {
+        "w": "u8[40, 48]", "scale": "f32[40, 3]", "zero": "u8[40, 2]",
+    }  # fmt: skip
+    assert {name: a.nbytes for name, a in made.weights.items()} == {
+        name: type.nbytes for name, type in stored.items()
+    }
+    of_weights = n * k // 2 + n * (k // group) * 4 + n * 2
+    assert step.traffic == of_weights + 4 * m * (k + n)
+    assert made.program.arena_bytes == 0
+    assert made.program.buffers["w"].encoding == Encoding(group=32, scale="scale", zero="zero")
+
+
+def test_what_shares_bytes_is_never_written():
+    b = Builder()
+    narrow = b.cast(b.input("x", (4, 6), f32), dtype=u4)
+    graph = b.graph([narrow])
+    with pytest.raises(UnsupportedOp, match=r"u4 are read from weights(.|\n)*cast it to u8 or i8"):
+        compile_graph(graph, {}, dense(), cpu())
+    b = Builder()
+    graph = b.graph([b.cast(b.input("x", (4, 6), i2), dtype=f32)])
+    with pytest.raises(UnsupportedOp, match=r"i2 are read from weights(.|\n)*at x"):
+        compile_graph(graph, {}, dense(), cpu())
+
+
+def test_groups_divide_rows():
+    b = Builder()
+    codes, scale = b.weight("w", (4, 6), u8), b.weight("s", (4, 4), f32)
+    with pytest.raises(ShapeError, match=r"scale is f32\[4, 4\], codes are u8\[4, 6\]"):
+        b.dequantize(codes, scale)
+    with pytest.raises(ShapeError, match="must be integers to become floats"):
+        b.dequantize(scale, scale)
