@@ -69,9 +69,11 @@ def _spread(value: Value) -> Value:
 
 
 def _streams(graph: Graph, value: Value, user: Node) -> bool:
-    if user.op.name == "cast":
+    """Whether a contraction reads `value` by rows, itself or after casts."""
+    if user.op.is_cast:
         result = user.results[0]
         return any(_streams(graph, result, u) for u in graph.uses.get(result, ()))
-    if user.op.name == "gated_linear":
-        return value in user.operands[1:]
-    return user.op.name == "matmul" and user.attrs["transpose_w"] and value is user.operands[1]
+    if user.op.contraction is None:
+        return False
+    ws = user.op.contraction(**user.attrs).ws
+    return any(w is value and roles == "nk" for w, roles in zip(user.operands[1:], ws))

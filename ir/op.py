@@ -116,8 +116,8 @@ class Op:
 
     @property
     def may_recompute(self) -> bool:
-        """Whether a second copy of a node gives the same: not where it consumes a state."""
-        return self.state_operand is None
+        """Whether a second copy of a node gives the same: no state, nothing outside the program."""
+        return self.kind not in ("state", "call")
 
     set_reference = _setter("reference", "NumPy; arrays and attributes to an array or tuple")
     set_contraction = _setter("contraction", "what is multiplied with what, from the attributes")

@@ -64,14 +64,11 @@ class StoreWeights(Pass):
         return done[value]
 
 
-def _weight_operands(node: Node) -> tuple[int, ...]:
-    return {"matmul": (0, 1), "gated_linear": (1, 2), "gather": (0,)}.get(node.op.name, ())
+def _weight_operands(node: Node) -> range:
+    """Operands that are large: of a product each, of a lookup what is picked from."""
+    return range(len(node.operands) if node.op.contraction else node.op.kind == "gather")
 
 
 def _is_stored(value: Value) -> bool:
     node = value.node
-    return (
-        node is not None
-        and node.op.name == "cast"
-        and node.operands[0].dtype.bits < value.dtype.bits
-    )
+    return node is not None and node.op.is_cast and node.operands[0].dtype.bits < value.dtype.bits
