@@ -7,9 +7,11 @@ import numpy as np
 
 from .. import passes
 from ..codegen.build import build
+from ..codegen.group import make_plan
 from ..ir import switches
 from ..ir.errors import PassError
 from ..ir.graph import Graph
+from ..ir.plan import Plan
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..ir.steps import HostCall, walk
@@ -17,7 +19,7 @@ from ..ir.target import Target
 from ..passes import Pass, Report
 from .counted import counted
 from .prepared import PreparedWeights
-from .watching import dump_kernels, start_logging
+from .watching import dump_program, start_logging
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Compiled:
     program: Program
     weights: Mapping[str, np.ndarray]
     report: Report
-    graph: Graph  # after all passes
+    plan: Plan  # of the graph after all passes
 
     @property
     def fallback_ops(self) -> int:
@@ -48,11 +50,12 @@ def compile_graph(
     planned = passes.parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     result = passes.run(graph, planned, progress=progress)
     _check_finished(planned)
-    program = build(result.graph, target, kv=result.kv, progress=progress)
-    dump_kernels(program)
+    plan = make_plan(result.graph, result.report)
+    program = build(result.graph, target, kv=result.kv, plan=plan, progress=progress)
+    dump_program(plan, program)
     prepared = PreparedWeights(result, weights.__getitem__, program)
     arrays = counted(prepared, "pack", progress)
-    return Compiled(program, arrays, result.report, result.graph)
+    return Compiled(program, arrays, result.report, plan)
 
 
 def _check_finished(pipeline: Sequence[Pass]) -> None:

@@ -4,16 +4,19 @@ import logging
 import sys
 
 from ..ir import switches
+from ..ir.plan import Plan
 from ..ir.program import Program
+from ..ir.text import print_plan
 
 _SUFFIX = {"cpp": ".cpp", "triton": ".py"}
 
 
-def dump_kernels(program: Program) -> None:
-    """With the switch `dump`: each kernel's source, in the folder `kernels` beside the graphs."""
+def dump_program(plan: Plan, program: Program) -> None:
+    """With the switch `dump`: the plan beside the graphs, each kernel's source in `kernels`."""
     folder = switches.get("dump")
     if folder is None:
         return
+    (folder / "plan.ir").write_text(print_plan(plan))
     folder = folder / "kernels"
     folder.mkdir(parents=True, exist_ok=True)
     for kernel in program.kernels.values():

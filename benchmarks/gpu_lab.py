@@ -15,7 +15,7 @@ from tilewright.codegen.loops import LoopKernel
 from tilewright.codegen.lower import lower_group
 from tilewright.codegen.triton.compile import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
-from tilewright.ir.builder import Builder, Rebuilder
+from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.program import Kernel
 from tilewright.ir.target import get_target
@@ -53,12 +53,6 @@ def group(b: Builder, outputs, names, updates=None) -> Lab:
     """All nodes of `b` as one kernel; results are called `names`."""
     b.updates = dict(updates or {})
     graph = b.graph(outputs)
-    again = Rebuilder(graph)
-    for node in graph.nodes:
-        new = again.node(node.op, [again[v] for v in node.operands], node.attrs, group="k0")
-        for old, result in zip(node.results, new.results):
-            again[old] = result
-    graph = again.finish()
     low = lower_group(graph, graph.nodes, {})
     called = dict(zip(graph.outputs, names))
     params = tuple(

@@ -17,6 +17,10 @@ def opt(
         str, typer.Option("--passes", "-p", help="Passes to run: a,b{option=value}.")
     ] = "",
     pipeline: Annotated[str, typer.Option(help="A named pipeline to run; see --list.")] = "",
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Then group the nodes into kernels, and place their values."),
+    ] = False,
     stop_after: Annotated[str, typer.Option(help="Stop after this pass.")] = "",
     check: Annotated[
         int,
@@ -54,8 +58,10 @@ def opt(
         return
     if not file:
         raise typer.BadParameter("name a file, or - for standard input", param_hint="FILE")
-    if bool(passes) == bool(pipeline):
-        raise typer.BadParameter("give one of --passes and --pipeline", param_hint="--passes")
+    if (passes and pipeline) or not (passes or pipeline or plan):
+        raise typer.BadParameter(
+            "give one of --passes and --pipeline, or --plan", param_hint="--passes"
+        )
     if pipeline and pipeline not in layer.PIPELINES:
         raise OptionError(
             f"no pipeline named {pipeline!r}", facts=f"pipelines: {', '.join(layer.PIPELINES)}"
@@ -63,15 +69,19 @@ def opt(
 
     from ..api.watching import start_logging
     from ..ir.parse import parse_graph
-    from ..ir.text import print_graph
+    from ..ir.text import print_graph, print_plan
     from ..ir.verify import verify
 
     start_logging()
     graph = parse_graph(read_text(file), path="<stdin>" if file == "-" else file)
     verify(graph)  # the text's own faults are not those of the first pass
-    chosen = layer.parse_pipeline(pipeline or passes)
+    chosen = layer.parse_pipeline(pipeline or passes) if pipeline or passes else ()
     result = layer.run(graph, chosen, check=check, dump=dump, stop_after=stop_after or None)
     text = print_graph(result.graph)
+    if plan:
+        from ..codegen.group import make_plan
+
+        text = print_plan(make_plan(result.graph, result.report))
     if report and not as_json:
         print(result.report, file=sys.stderr)
     if output is not None:

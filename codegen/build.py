@@ -1,4 +1,4 @@
-"""Graph (partitioned, planned) -> Program: lowers each group, shares equal kernels, compiles."""
+"""Graph -> Program: plans groups and memory, lowers each group, shares equal kernels, compiles."""
 
 import hashlib
 from collections.abc import Sequence
@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from ..ir.dim import Dim, maximum
 from ..ir.encoding import ROWS, Encoding
-from ..ir.errors import BuildError, UnsupportedOp
-from ..ir.graph import Graph, Node, Value
+from ..ir.errors import UnsupportedOp
+from ..ir.graph import Graph, Value
 from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
-from ..ir.program import ALIGNMENT, DIM, FAULT_BYTES, Buffer, Check, Program
+from ..ir.plan import Plan, aligned
+from ..ir.program import DIM, FAULT_BYTES, Buffer, Check, Program
 from ..ir.progress import Progress, unwatched
 from ..ir.ranges import Range, Ranges
 from ..ir.steps import Choice, LaunchStep
@@ -17,6 +18,7 @@ from ..ir.target import Target
 from ..ir.types import TensorType, i64
 from .backend import Backend, Launch, Launches
 from .encodings import choose_encodings
+from .group import make_plan
 from .lower import Lowered, lower_group
 from .templates import template_with
 from .updates import copy_kernel, written_back
@@ -29,25 +31,28 @@ def build(
     target: Target,
     *,
     kv: KVLayout | None = None,
+    plan: Plan | None = None,
     progress: Progress = unwatched,
 ) -> Program:
     """Compile `graph` for `target`. Raises BuildError, or one error listing all groups that failed.
 
+    `plan` is the graph's, made here where none is given: see `group.make_plan`.
     Groups that are the same but for the buffers they touch share one kernel, so identical layers
     cost one compilation.
     """
-    groups = split_groups(graph)
+    plan = make_plan(graph) if plan is None else plan
+    graph = plan.graph
     encodings = choose_encodings(graph, target)
     ranges = Ranges(graph.facts, {} if kv is None else _made_by_engine(graph))
-    lowered = _lower_all(graph, groups, encodings, ranges, progress)
+    lowered = _lower_all(plan, encodings, ranges, progress)
     backend = _backend(target, progress)
-    buffers = _make_buffers(graph, encodings)
+    buffers = _make_buffers(plan, encodings)
     names = _buffer_names(graph)
-    base = _place_updates(graph, names, buffers, _arena_end(graph, buffers.values()))
+    base = _place_updates(graph, names, buffers, plan.arena_bytes)
     steps: list[LaunchStep] = []
     checks: list[Check] = []
     end = base
-    for (group, nodes), low in zip(groups.items(), lowered):
+    for (group, nodes), low in zip(plan.groups.items(), lowered):
         planned = backend.launches(low.kernel, kernel_key(low, target))
         spaces, group_end = _place_workspaces(group, planned, base)
         buffers.update((b.name, b) for b in spaces.values())
@@ -98,23 +103,6 @@ def build(
     )
 
 
-def split_groups(graph: Graph) -> dict[str, list[Node]]:
-    """Nodes by group, in order. Each group must be contiguous (partition sees to it)."""
-    groups: dict[str, list[Node]] = {}
-    last = None
-    for node in graph.nodes:
-        if node.group is None or (node.group in groups and node.group != last):
-            raise BuildError(
-                f"{node.op.name} is not in a contiguous group",
-                where=node.loc or "",
-                facts=f"its group is {node.group}, the one before it {last}",
-                fix="run the pass `partition` first",
-            )
-        groups.setdefault(node.group, []).append(node)
-        last = node.group
-    return groups
-
-
 def kernel_key(low: Lowered, target: Target) -> str:
     """Hash of all that decides a kernel's code; equal keys share the kernel."""
     text = repr((VERSION, target, low.kernel.params, low.kernel.parts, low.kernel.hints))
@@ -122,22 +110,22 @@ def kernel_key(low: Lowered, target: Target) -> str:
 
 
 def _lower_all(
-    graph: Graph,
-    groups: dict[str, list[Node]],
+    plan: Plan,
     encodings: dict[Value, Encoding],
     ranges: Ranges,
     progress: Progress,
 ) -> list[Lowered]:
     lowered, problems = [], []
-    for number, (group, nodes) in enumerate(groups.items()):
-        progress("lower", number, len(groups))
+    for number, (group, nodes) in enumerate(plan.groups.items()):
+        progress("lower", number, len(plan.groups))
         try:
-            lowered.append(lower_group(graph, nodes, encodings, ranges))
+            lowered.append(lower_group(plan.graph, nodes, encodings, ranges))
         except UnsupportedOp as error:
             problems.append(f"{group}: {error}")
     if problems:
         raise UnsupportedOp(
-            f"{len(problems)} of {len(groups)} groups have no kernel", facts="\n".join(problems)
+            f"{len(problems)} of {len(plan.groups)} groups have no kernel",
+            facts="\n".join(problems),
         )
     return lowered
 
@@ -217,7 +205,8 @@ def _buffer_names(graph: Graph) -> dict[Value, str]:
     return names
 
 
-def _make_buffers(graph: Graph, encodings: dict[Value, Encoding]) -> dict[str, Buffer]:
+def _make_buffers(plan: Plan, encodings: dict[Value, Encoding]) -> dict[str, Buffer]:
+    graph = plan.graph
     names = _buffer_names(graph)
     outputs = set(graph.outputs)
     made: list[Buffer] = []
@@ -228,30 +217,14 @@ def _make_buffers(graph: Graph, encodings: dict[Value, Encoding]) -> dict[str, B
     ):
         made += [Buffer(names[v], v.type, role, encoding=encodings.get(v, ROWS)) for v in values]
     for node in graph.nodes:
-        for index, result in enumerate(node.results):
+        for result in node.results:
             if node.op.kind == "state":
                 continue
             if result in outputs:
                 made.append(Buffer(names[result], result.type, "output"))
-            elif node.offsets is not None and node.offsets[index] is not None:
-                made.append(Buffer(names[result], result.type, "temp", node.offsets[index]))
+            elif result in plan.offsets:
+                made.append(Buffer(names[result], result.type, "temp", plan.offsets[result]))
     return {b.name: b for b in made}
-
-
-def _arena_end(graph: Graph, buffers) -> Dim:
-    """Bytes of the planned arena: the largest end of a buffer."""
-    ends: list[Dim] = []
-    for buffer in buffers:
-        if buffer.offset is None:
-            continue
-        end = _align(buffer.offset + buffer.type.nbytes)
-        if any(graph.facts.proved_le(end, other) for other in ends):
-            continue
-        ends = [e for e in ends if not graph.facts.proved_le(e, end)] + [end]
-    total: Dim = 0
-    for end in ends:
-        total = maximum(total, end)
-    return total
 
 
 def _place_updates(
@@ -263,7 +236,7 @@ def _place_updates(
     for name, type in needed.items():
         if name not in buffers:
             buffers[name] = Buffer(name, type, "temp", base)
-            base = _align(base + type.nbytes)
+            base = aligned(base + type.nbytes)
     return base
 
 
@@ -277,9 +250,5 @@ def _place_workspaces(group: str, planned: Launches, base: Dim) -> tuple[dict[st
     end = base
     for label, type in planned.workspaces.items():
         spaces[label] = Buffer(f"{group}.{label}", type, "temp", end)
-        end = _align(end + type.nbytes)
+        end = aligned(end + type.nbytes)
     return spaces, end
-
-
-def _align(size: Dim) -> Dim:
-    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT

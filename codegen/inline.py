@@ -194,7 +194,7 @@ class Inliner:
             raise UnsupportedOp(
                 f"{node.op.name} cannot be part of this kernel",
                 where=node.loc or "",
-                facts=f"group {node.group}: {', '.join(sorted({n.op.name for n in self.nodes}))}",
+                facts=f"beside {', '.join(sorted({n.op.name for n in self.nodes}))}",
                 fix="partition it alone, or decompose it first",
             )
         at = _Place(self, node)

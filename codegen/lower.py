@@ -7,6 +7,7 @@ from ..ir.builder import Builder
 from ..ir.dim import symbol
 from ..ir.encoding import Encoding
 from ..ir.graph import Graph, Node, Value
+from ..ir.plan import results_of
 from ..ir.program import Check
 from ..ir.ranges import Ranges
 from ..ir.types import TensorType, i64
@@ -38,7 +39,7 @@ def lower_group(
 
     `ranges` says between which numbers indices and divisors lie, so that few need a check.
     """
-    results = group_results(graph, nodes)
+    results = results_of(graph, nodes)
     nodes, origin = _expand(nodes, results)
     inliner = Inliner(graph, nodes, encodings, ranges)
     outputs = [origin[r] for r in results]
@@ -67,17 +68,6 @@ def lower_group(
     return Lowered(kernel, tuple(values), tuple(inliner.checks))
 
 
-def group_results(graph: Graph, nodes: Sequence[Node]) -> list[Value]:
-    """Values of the group that are read outside it or leave the graph, in order."""
-    inside = set(nodes)
-    return [
-        r
-        for node in nodes
-        for r in node.results
-        if r in graph.results or any(user not in inside for user in graph.uses.get(r, ()))
-    ]
-
-
 def _expand(
     nodes: Sequence[Node], results: Sequence[Value]
 ) -> tuple[list[Node], dict[Value, Value]]:
@@ -91,7 +81,7 @@ def _expand(
     for node in nodes:
         operands = [to.get(v, v) for v in node.operands]
         if node.op.kind != "composite" or template.keeps(node):
-            new = b.node(node.op, operands, node.attrs, loc=node.loc, group=node.group)
+            new = b.node(node.op, operands, node.attrs, loc=node.loc)
             to.update(zip(node.results, new.results))
         else:
             with b.at(node.loc):

@@ -111,13 +111,11 @@ class Builder:
         attrs: Mapping[str, Any],
         *,
         loc: str | None = None,
-        group: str | None = None,
-        offsets: tuple[Dim | None, ...] | None = None,
     ) -> Node:
         """Append a node of `op`; types are inferred, attributes completed."""
         full = complete_attrs(op, attrs)
         results = tuple(Value(t) for t in infer(op, operands, full))
-        node = Node(op, tuple(operands), full, results, loc or self.loc, group, offsets)
+        node = Node(op, tuple(operands), full, results, loc or self.loc)
         self.nodes.append(node)
         return node
 
@@ -196,17 +194,10 @@ class Rebuilder(Builder):
             self.nodes.append(node)
         elif all(a.type == b.type for a, b in zip(operands, node.operands)):
             results = tuple([Value(r.type) for r in node.results])
-            new = Node(node.op, operands, node.attrs, results, node.loc, node.group, node.offsets)
+            new = Node(node.op, operands, node.attrs, results, node.loc)
             self.nodes.append(new)
         else:
-            new = self.node(
-                node.op,
-                operands,
-                node.attrs,
-                loc=node.loc,
-                group=node.group,
-                offsets=node.offsets,
-            )
+            new = self.node(node.op, operands, node.attrs, loc=node.loc)
         self._map.update(zip(node.results, new.results))
         return new
 

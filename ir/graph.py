@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from .dim import Dim, Expr, Symbol, symbols_of
+from .dim import Expr, Symbol, symbols_of
 from .facts import Facts
 from .op import Op
 from .types import DType, Shape, TensorType
@@ -47,8 +47,7 @@ class Value:
 class Node:
     """One operation. `attrs` holds every declared attribute, defaults included.
 
-    `loc` says where in the user's model it comes from. `group` is the kernel it will be part of
-    (set by partition), `offsets` where in the arena its results live (set by plan-memory).
+    `loc` says where in the user's model it comes from.
     """
 
     op: Op
@@ -56,8 +55,6 @@ class Node:
     attrs: Mapping[str, Any]
     results: tuple[Value, ...]
     loc: str | None = None
-    group: str | None = None
-    offsets: tuple[Dim | None, ...] | None = None
 
     def __post_init__(self):
         for index, result in enumerate(self.results):

@@ -18,6 +18,7 @@ from .dim_text import parse_dim
 from .errors import ParseError, TilewrightError
 from .graph import Graph, Node, Value
 from .op import Op, get_op
+from .plan import Plan
 from .types import DTYPES, DType, TensorType
 
 SHOWN_COLUMNS = 120  # of the line that an error is in
@@ -32,7 +33,25 @@ _TYPE = re.compile(r"(\w+)\[")
 
 
 def parse_graph(text: str, *, path: str = "<text>") -> Graph:
-    """The graph that `text` prints. Raises ParseError (file:line:column and a caret)."""
+    """The graph that `text` prints. Raises ParseError (file:line:column and a caret).
+
+    Where `text` is that of a plan, its graph.
+    """
+    return _parse(text, path)[0]
+
+
+def parse_plan(text: str, *, path: str = "<text>") -> Plan:
+    """The plan that `text` prints. Raises ParseError also where a node is in no group."""
+    graph, parser = _parse(text, path)
+    groups: dict[str, list[Node]] = {}
+    for node, (group, line) in zip(graph.nodes, parser.groups):
+        if not group:
+            raise parser.error("expected ' in GROUP': every node of a plan is in one", line)
+        groups.setdefault(group, []).append(node)
+    return Plan(graph, {name: tuple(nodes) for name, nodes in groups.items()}, parser.offsets)
+
+
+def _parse(text: str, path: str) -> tuple[Graph, "_GraphParser"]:
     lines = [
         _Line(i, stripped)
         for i, line in enumerate(text.splitlines(), 1)
@@ -42,7 +61,7 @@ def parse_graph(text: str, *, path: str = "<text>") -> Graph:
     graph = parser.graph()
     if parser.at < len(lines):
         raise parser.error("text after the graph's end", lines[parser.at])
-    return graph
+    return graph, parser
 
 
 @dataclass
@@ -61,6 +80,8 @@ class _GraphParser:
         self.arguments: dict[str, list[Value]] = {"input": [], "weight": [], "state": []}
         self.nodes: list[Node] = []
         self.updates: dict[str, Value] = {}
+        self.groups: list[tuple[str, _Line]] = []  # of the nodes; "" where none is given
+        self.offsets: dict[Value, Dim] = {}
 
     def graph(self, label: str = "") -> Graph:
         header = re.compile(rf"{re.escape(label)}graph @([\w.\-]+)$")
@@ -154,13 +175,15 @@ class _GraphParser:
         if list(inferred) != written:
             shown = ", ".join(map(str, inferred))
             raise self.error(f"{op.name} gives {shown}, the text says {type_text.strip()}", line)
-        offsets = None
-        if offset_text:
-            offsets = tuple(
-                None if o.strip() == "-" else self.dim(o, line) for o in split_top(offset_text)
-            )
         values = tuple(Value(t) for t in inferred)
-        self.nodes.append(Node(op, operands, full, values, None, group.strip() or None, offsets))
+        self.nodes.append(Node(op, operands, full, values))
+        self.groups.append((group.strip(), line))
+        offsets = split_top(offset_text)
+        if offsets and len(offsets) != len(values):
+            raise self.error(f"{len(values)} results, {len(offsets)} offsets", line, offset_text)
+        for value, offset in zip(values, offsets):
+            if offset.strip() != "-":
+                self.offsets[value] = self.dim(offset, line)
         labels = [r.strip() for r in results.split(",")]
         if len(labels) != len(values):
             raise self.error(f"{op.name} has {len(values)} results, {len(labels)} are named", line)

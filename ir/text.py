@@ -9,6 +9,7 @@ from typing import Any
 from .dim import Expr, Symbol
 from .graph import Graph, Node, Value
 from .op import REQUIRED
+from .plan import Plan
 from .types import DType, TensorType
 
 
@@ -17,7 +18,12 @@ def print_graph(graph: Graph, *, locs: bool = False) -> str:
     return "\n".join(_lines(graph, "", locs)) + "\n"
 
 
-def _lines(graph: Graph, label: str, locs: bool) -> list[str]:
+def print_plan(plan: Plan) -> str:
+    """The plan as text: that of its graph, and after each node its kernel and its places."""
+    return "\n".join(_lines(plan.graph, "", False, plan)) + "\n"
+
+
+def _lines(graph: Graph, label: str, locs: bool, plan: Plan | None = None) -> list[str]:
     """The lines of a graph; `label` says of a sub-graph which of its node's it is."""
     names = value_names(graph)
     lines = [f"{label}graph @{graph.name}"]
@@ -27,7 +33,7 @@ def _lines(graph: Graph, label: str, locs: bool) -> list[str]:
     lines += [f"  state {names[v]} : {v.type}" for v in graph.states]
     lines.append("{")
     for node in graph.nodes:
-        lines.append(f"  {print_node(node, names, locs=locs)}")
+        lines.append(f"  {print_node(node, names, locs=locs)}{_placed(node, plan)}")
         for name, region in node.regions.items():
             lines += [f"    {line}" for line in _lines(region, f"{name} = ", locs)]
     lines += [f"  update %{name} = {names[v]}" for name, v in graph.updates.items()]
@@ -53,11 +59,17 @@ def print_node(node: Node, names: Mapping[Value, str], *, locs: bool = False) ->
     types = ", ".join(str(r.type) for r in node.results)
     text = f"{results} = {node.op.name}({operands})"
     text += (f" {{{attrs}}}" if attrs else "") + f" : {types}"
-    if node.group is not None:
-        text += f" in {node.group}"
-    if node.offsets is not None:
-        text += " at " + ", ".join("-" if o is None else str(o) for o in node.offsets)
     return text + (f"   # {node.loc}" if locs and node.loc else "")
+
+
+def _placed(node: Node, plan: Plan | None) -> str:
+    if plan is None:
+        return ""
+    offsets = [plan.offsets.get(r) for r in node.results]
+    text = f" in {plan.group_of[node]}"
+    if all(o is None for o in offsets):
+        return text
+    return text + " at " + ", ".join("-" if o is None else str(o) for o in offsets)
 
 
 def shown_attrs(node: Node) -> dict[str, Any]:

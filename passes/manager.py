@@ -4,21 +4,21 @@ import logging
 import time
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ..ir import switches
-from ..ir.dim import Dim
 from ..ir.errors import ParseError, PassError, VerifyError
 from ..ir.graph import Graph
 from ..ir.layout import KVLayout
 from ..ir.parse import parse_attr, split_top
 from ..ir.progress import Progress, unwatched
+from ..ir.report import PassReport, Report
 from ..ir.text import format_attr, print_graph
 from ..ir.verify import verify
 from .differential import Differential
-from .findings import Findings, collect
+from .findings import collect
 
 log = logging.getLogger("tilewright.passes")
 
@@ -26,10 +26,20 @@ _REGISTRY: dict[str, type["Pass"]] = {}
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What one pass makes: the rewritten graph, and what it took out of it (see PassResult)."""
+
+    graph: Graph
+    prepare: Graph | None = None
+    kv: KVLayout | None = None
+
+
+@dataclass(frozen=True)
 class Pass:
     """A rewrite of graphs. A subclass is a frozen dataclass; its fields are the pass's options.
 
-    `run` never changes what it got, and returns the same object when it has nothing to do.
+    It defines `run`, or `outcome` where it makes more than a graph. Neither changes what it got,
+    and each returns the same graph when it has nothing to do.
     """
 
     name: ClassVar[str] = ""
@@ -47,6 +57,10 @@ class Pass:
         """The rewritten graph."""
         raise NotImplementedError
 
+    def outcome(self, graph: Graph) -> Outcome:
+        """The rewritten graph, and what else comes of it."""
+        return Outcome(self.run(graph))
+
     def __str__(self) -> str:
         shown = [
             f"{f.name}={_format(getattr(self, f.name))}"
@@ -61,64 +75,6 @@ def _format(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class PassReport:
-    """What one pass did."""
-
-    name: str
-    changed: bool
-    seconds: float
-    num_nodes: int  # after the pass
-    findings: Findings
-
-
-@dataclass
-class Report:
-    """What a pipeline did: prints as a table, and becomes JSON."""
-
-    passes: list[PassReport] = field(default_factory=list)
-
-    @property
-    def fired(self) -> dict[str, int]:
-        """How often each rule fired, over all passes, as 'pass: rule'."""
-        total: dict[str, int] = {}
-        for each in self.passes:
-            for rule, count in each.findings.fired.items():
-                key = f"{each.name}: {rule}"
-                total[key] = total.get(key, 0) + count
-        return total
-
-    def __str__(self) -> str:
-        lines = [f"{'pass':32} {'ms':>8} {'nodes':>6}  rules"]
-        for each in self.passes:
-            name = each.name if each.changed else f"({each.name})"
-            rules = ", ".join(f"{r} x {n}" for r, n in sorted(each.findings.fired.items()))
-            time = f"{each.seconds * 1e3:8.1f}"
-            lines.append(f"{name:32} {time} {each.num_nodes:6}  {rules}".rstrip())
-            for (rule, reason), count in sorted(each.findings.declined.items()):
-                lines.append(f"    declined {rule} x {count}: {reason}")
-            lines += [f"    {note}" for note in each.findings.notes]
-        return "\n".join(lines)
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Plain data, one item a pass."""
-        return [
-            {
-                "pass": p.name,
-                "changed": p.changed,
-                "ms": round(p.seconds * 1e3, 3),
-                "nodes": p.num_nodes,
-                "fired": dict(sorted(p.findings.fired.items())),
-                "declined": [
-                    {"rule": rule, "reason": reason, "count": count}
-                    for (rule, reason), count in sorted(p.findings.declined.items())
-                ],
-                "notes": list(p.findings.notes),
-            }
-            for p in self.passes
-        ]
-
-
-@dataclass(frozen=True)
 class PassResult:
     """The graph after a pipeline, and what passes made on the way."""
 
@@ -128,7 +84,6 @@ class PassResult:
     # the original ones
     prepare: Graph | None = None
     kv: KVLayout | None = None  # how page-kv laid out the cache
-    arena_bytes: Dim = 0  # size of the arena that plan-memory laid out
 
 
 def run_passes(
@@ -164,20 +119,21 @@ def run_passes(
         progress("optimize", number - 1, len(passes))
         start = time.perf_counter()
         with collect() as found:
-            after = each.run(graph)
+            outcome = each.outcome(graph)
+        after = outcome.graph
         seconds = time.perf_counter() - start
         changed = after is not graph
         report.passes.append(PassReport(each.name, changed, seconds, len(after.nodes), found))
         log.info("%s: %s in %.1f ms", each, "changed" if changed else "same", seconds * 1e3)
-        for name in ("prepare", "kv", "arena_bytes"):
-            if (made := getattr(found, name)) is not None:
+        for name in ("prepare", "kv"):
+            if (made := getattr(outcome, name)) is not None:
                 products[name] = made
         if changed and dump is not None:
             _write(dump / f"{number:02}-{each.name}.ir", after)
         if changed and check:
             _verify(after, each)
         if changed and differential is not None:
-            differential.compare(after, str(each), each.keeps_signature, found.prepare)
+            differential.compare(after, str(each), each.keeps_signature, outcome.prepare)
         graph = after
         if each.name == stop_after:
             break

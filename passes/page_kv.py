@@ -9,7 +9,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.layout import CONTEXT_LENS, PAGE_TABLE, QUERY_STARTS, SLOTS, KVLayout, LayerKV, Pool
 from ..ir.types import DType, i32
 from . import findings
-from .manager import Pass
+from .manager import Outcome, Pass
 from .token_axis import TokenFacts, analyse, first_of
 
 NEW_SYMBOLS = ("pages", "seqs", "width")
@@ -63,11 +63,10 @@ class PageKv(Pass):
     max_seqs: int | None = None
     hint_tokens: int | None = None
 
-    def run(self, graph: Graph) -> Graph:
+    def outcome(self, graph: Graph) -> Outcome:
         facts = analyse(graph)
         facts.require(graph.name)
         plan = decide(graph, facts, self.page_size, self.kv_dtype)
-        findings.current().kv = plan.layout
         for line in str(plan).splitlines():
             findings.current().note(line)
         after = apply(graph, plan, self.max_seqs)
@@ -75,7 +74,8 @@ class PageKv(Pass):
         hi = tokens.hi if self.max_tokens is None else self.max_tokens
         hint = tokens.hint if self.hint_tokens is None else self.hint_tokens
         narrowed = replace(tokens, lo=1, hi=hi, hint=hint)
-        return after.replace(symbols={**after.symbols, facts.symbol: narrowed})
+        after = after.replace(symbols={**after.symbols, facts.symbol: narrowed})
+        return Outcome(after, kv=plan.layout)
 
 
 def decide(graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | None) -> PagingPlan:

@@ -19,8 +19,6 @@ from .manager import Pass
 from .merge_projections import MergeProjections
 from .narrow_logits import NarrowLogits
 from .page_kv import PageKv
-from .partition import Partition
-from .plan_memory import PlanMemory
 from .sample_tokens import SampleTokens
 from .split_prepare import SplitPrepare
 from .store_weights import StoreWeights
@@ -52,7 +50,7 @@ def recognize() -> tuple[Pass, ...]:
 
 
 def lower(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
-    """From recognized ops to groups with places in memory: the end of every pipeline."""
+    """From recognized ops to what kernels are made of: the end of every pipeline."""
     return (
         *((StoreWeights(weight_dtype),) if weight_dtype is not None else ()),
         Decompose(),
@@ -60,9 +58,7 @@ def lower(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
         Canonicalize(),
         CommonSubexpressions(),
         DeadCode(),
-        SplitPrepare(),  # before partition: what is computed at build time is in no kernel
-        Partition(),
-        PlanMemory(),
+        SplitPrepare(),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..ir.builder import Rebuilder
 from ..ir.graph import Graph, Node, Value
 from . import findings
-from .manager import Pass
+from .manager import Outcome, Pass
 from .rewrite import remove_dead
 from .weight_only import decodes, is_view_of_weight, weight_only
 
@@ -16,20 +16,19 @@ MAX_EXPANDED = 1 << 20  # elements; a larger broadcast is repeated when read, no
 class SplitPrepare(Pass):
     """Concatenating, casting and transposing weights at every step would double what is read.
 
-    The pass reports a *prepare graph*: no inputs, the original weights, and one output for each
+    The pass makes a *prepare graph*: no inputs, the original weights, and one output for each
     weight of the graph it returns, in order. A cast to a wider dtype stays at the use: stored
     narrow, a weight is read narrow. So does what makes numbers of codes, where codes take less.
     """
 
     name = "split-prepare"
 
-    def run(self, graph: Graph) -> Graph:
+    def outcome(self, graph: Graph) -> Outcome:
         moved, kept = decide(graph)
         stays = {n for n in graph.nodes if n not in moved or n in kept}
         frontier = _frontier(graph, moved - kept, stays)
         if not frontier:
-            findings.current().prepare = prepare_graph(graph, graph.weights)
-            return graph
+            return Outcome(graph, prepare_graph(graph, graph.weights))
         names = _names(graph, frontier)
         b = Rebuilder(graph)
         for value in frontier:
@@ -41,11 +40,9 @@ class SplitPrepare(Pass):
         read = {v for node in after.nodes for v in node.operands} | after.results
         after = after.replace(weights=tuple(w for w in after.weights if w in read))
         made = {b[v]: v for v in frontier}
-        findings.current().prepare = prepare_graph(
-            graph, tuple(made.get(w, w) for w in after.weights)
-        )
         findings.current().fired["prepared weight"] += len(frontier)
-        return after
+        prepare = prepare_graph(graph, tuple(made.get(w, w) for w in after.weights))
+        return Outcome(after, prepare)
 
 
 def decide(graph: Graph) -> tuple[set[Node], set[Node]]:

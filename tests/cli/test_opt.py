@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tilewright import passes
-from tilewright.ir.parse import parse_graph
-from tilewright.ir.text import print_graph
+from tilewright.ir.parse import parse_graph, parse_plan
+from tilewright.ir.text import print_graph, print_plan
 
 GRAPH = """\
 graph @g
@@ -53,6 +53,17 @@ def test_a_named_pipeline_with_dumps_and_report(tilewright, file, tmp_path):
     assert "canonicalize" in done.stderr
 
 
+def test_a_plan(tilewright, file):
+    """Groups and offsets are shown, with why groups did not join; the text is read again."""
+    done = tilewright("opt", file, "--plan", "--report")
+    assert done.returncode == 0, done.stderr
+    assert "%1 = add(%x, %0) : f32[n, 8] in k0" in done.stdout
+    assert "pointwise groups" in done.stderr
+    again = tilewright("opt", "-", "-p", "dead-code", "--plan", stdin=done.stdout)
+    assert again.stdout == print_plan(parse_plan(again.stdout))
+    assert "exp" not in again.stdout
+
+
 def test_json(tilewright, file):
     done = tilewright("opt", file, "-p", "dead-code", "--json")
     answer = json.loads(done.stdout)
@@ -73,7 +84,7 @@ def test_the_list_names_every_pass_and_pipeline(tilewright):
     [
         (["missing.ir", "-p", "dead-code"], 1, "OptionError: missing.ir does not exist"),
         ([".", "-p", "dead-code"], 1, "OptionError: . is a folder"),
-        (["g.ir"], 2, "give one of --passes and --pipeline"),
+        (["g.ir"], 2, "give one of --passes and --pipeline, or --plan"),
         (["-p", "dead-code"], 2, "name a file, or - for standard input"),
         (["g.ir", "-p", "dead-cod"], 1, "did you mean dead-code?"),
         (["g.ir", "-p", "dead-code{k=1}"], 1, "PassError: dead-code has no option 'k'"),

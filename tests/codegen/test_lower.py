@@ -5,21 +5,11 @@ import pytest
 
 from tilewright.codegen.loops import SUM
 from tilewright.codegen.lower import lower_group
-from tilewright.ir.builder import Builder, Rebuilder
+from tilewright.ir.builder import Builder
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.types import TensorType, bf16, f32, i32, i64
 
 from .interpret import run_kernel
-
-
-def in_one_group(graph):
-    """The graph with all nodes in group k0."""
-    b = Rebuilder(graph)
-    for node in graph.nodes:
-        new = b.node(node.op, [b[v] for v in node.operands], node.attrs, group="k0")
-        for old, result in zip(node.results, new.results):
-            b[old] = result
-    return b.finish()
 
 
 def random(rng, type: TensorType, sizes):
@@ -32,7 +22,7 @@ def random(rng, type: TensorType, sizes):
 def check(b: Builder, outputs, sizes, arrays=None, updates=None):
     """Lower everything as one group, run it, and compare outputs and states."""
     b.updates = dict(updates or {})
-    graph = in_one_group(b.graph(outputs))
+    graph = b.graph(outputs)
     rng = np.random.default_rng(0)
     given = {v.name: random(rng, v.type, sizes) for v in graph.arguments()}
     given.update(arrays or {})

@@ -284,9 +284,9 @@ def test_what_is_no_compiler(tmp_path, name, says):
 
 def test_a_pipeline_that_was_stopped_has_no_program(module):
     with (
-        switches.switches(stop_after="partition"),
+        switches.switches(stop_after="decompose"),
         pytest.raises(
-            tilewright.PassError, match="stopped after partition, so there is no program"
+            tilewright.PassError, match="stopped after decompose, so there is no program"
         ),
     ):
         tilewright.compile(module, (X,), target="cpu")

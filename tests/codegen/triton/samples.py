@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tilewright.codegen.lower import lower_group
-from tilewright.ir.builder import Builder, Rebuilder
+from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.encoding import ROWS
 from tilewright.ir.types import bf16, bool_, f32, i32, i64
@@ -16,7 +16,7 @@ from .harness import Case
 def make(b: Builder, outputs, sizes, arrays=None, updates=None) -> Case:
     """All nodes of `b` as one kernel, with random data."""
     b.updates = dict(updates or {})
-    graph = _in_one_group(b.graph(outputs))
+    graph = b.graph(outputs)
     low = lower_group(graph, graph.nodes, {})
     rng = np.random.default_rng(0)
     data, params = [], []
@@ -34,15 +34,6 @@ def make(b: Builder, outputs, sizes, arrays=None, updates=None) -> Case:
         params.append(replace(param, is_constant=value in graph.weights))
     ranges = {name: graph.symbols[name] for name in low.kernel.symbols}
     return Case(replace(low.kernel, params=tuple(params), ranges=ranges), data, dict(sizes))
-
-
-def _in_one_group(graph):
-    b = Rebuilder(graph)
-    for node in graph.nodes:
-        new = b.node(node.op, [b[v] for v in node.operands], node.attrs, group="k0")
-        for old, result in zip(node.results, new.results):
-            b[old] = result
-    return b.finish()
 
 
 def pointwise(t=7, dtype=f32, most=512) -> Case:

@@ -1,12 +1,12 @@
-"""Groups of nodes while `partition` forms them: who is with whom, and who depends on whom.
+"""Groups of nodes while they form: who is with whom, and who depends on whom.
 
 Invariant: groups never depend on each other in a circle, so they can be put in order.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..ir.graph import Graph, Node, Value
+from ...ir.graph import Graph, Node, Value
 
 # kinds of groups, by the kind of the op that decides the kernel's template
 _GROUP_KIND = {
@@ -198,14 +198,3 @@ class Groups:
                     needed.add(node)
                     stack.append(node)
         return sorted(needed, key=self.place.__getitem__)
-
-
-def external_operands(nodes: Iterable[Node]) -> list[Value]:
-    """Values that the nodes read and do not compute, each once."""
-    inside = set(nodes)
-    found: dict[Value, None] = {}
-    for node in inside:
-        for v in node.operands:
-            if v.node is None or v.node not in inside:
-                found[v] = None
-    return list(found)

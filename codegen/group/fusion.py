@@ -1,4 +1,4 @@
-"""The decisions of `partition`: which groups join. Each refusal is reported with its reason.
+"""Which groups join. Each refusal is reported with its reason.
 
 The order matters: a product takes what follows it first (its result then never goes to memory),
 then norms go into the products they feed, then reductions take what surrounds them, then what is
@@ -7,17 +7,12 @@ left merges among itself.
 
 from collections.abc import Iterator
 
-from ..ir.graph import Graph, Node, Value
-from . import findings
+from ...ir.graph import Graph, Node, Value
+from ...ir.report import Findings
 from .grouping import Group, Groups
 from .row_groups import RowGroup, squeezed
 from .weight_only import decodes, is_view_of_weight
 
-# worth storing rather than computing again
-EXPENSIVE = frozenset(
-    "cos sin tanh exp exp2 expm1 log log2 log10 log1p erf sigmoid silu gelu gelu_tanh pow "
-    "rope".split()
-)
 _STRIDED = frozenset(("reshape", "transpose", "slice"))
 MAX_NORM_READERS = 4  # products that may each repeat a norm's statistics
 MAX_READERS = 3  # groups that may each repeat a cheap computation
@@ -26,8 +21,9 @@ MAX_READERS = 3  # groups that may each repeat a cheap computation
 class Fusion:
     """Runs the decisions over one graph."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, findings: Findings):
         self.graph = graph
+        self.findings = findings
         self.facts = graph.facts
         self.groups = Groups(graph, is_free)
 
@@ -47,7 +43,7 @@ class Fusion:
         """Report a join that was considered and not made, with the bytes it would have saved."""
         if value is not None:
             reason += f" ({2 * self.hint_bytes(value):,} bytes moved)"
-        findings.current().decline(what, reason)
+        self.findings.decline(what, reason)
 
     def hint_bytes(self, value: Value) -> int:
         return self.facts.hint(value.type.nbytes)
@@ -134,7 +130,7 @@ class Fusion:
                     self.refuse("epilogue", "another operand depends on the product", value)
                 else:
                     groups.merge(group, own)
-                    findings.current().fire("epilogue")
+                    self.findings.fire("epilogue")
                     break
 
     def reads_same_elements(self, node: Node, group: Group) -> bool:
@@ -176,7 +172,7 @@ class Fusion:
                 continue
             for free in (node, *casts):
                 groups.free(free)
-            findings.current().fire("prologue")
+            self.findings.fire("prologue")
 
     def casts_after(self, node: Node) -> list[Node]:
         """Casts that read the norm: one computed in float32 is narrowed for the products."""
@@ -240,7 +236,7 @@ class Fusion:
         for group in self.groups.all():
             if group.kind == "reduce" and group.anchor in self.groups.of:
                 if self.groups.of[group.anchor] is group:
-                    RowGroup(self.groups, group, self.refuse).grow()
+                    RowGroup(self.groups, group, self.refuse, self.findings).grow()
 
     # ---- what is left ----
 
@@ -266,7 +262,7 @@ class Fusion:
             self.refuse("vertical", problem, node.results[0])
         elif groups.can_merge(own, reader):
             groups.merge(reader, own)
-            findings.current().fire("vertical")
+            self.findings.fire("vertical")
         else:
             self.refuse("vertical", "the groups would depend on each other", node.results[0])
 
@@ -294,7 +290,7 @@ class Fusion:
         reads_w = any(node in self.groups.sources(w) for w in anchor.operands[1:])
         if reads_w:
             return "a weight's expression would be computed again for every row"
-        if reads_x and any(n.op.name in EXPENSIVE for n in own.nodes):
+        if reads_x and any(n.op.cost == "expensive" for n in own.nodes):
             return "an expensive x would be computed again for every tile of columns"
         return None
 
@@ -302,7 +298,7 @@ class Fusion:
         problem = self.repeat_problem(node, own, readers)
         if problem is None:
             self.groups.free(node)
-            findings.current().fire("repeat")
+            self.findings.fire("repeat")
         else:
             self.refuse("repeat", problem, node.results[0])
 
@@ -310,7 +306,7 @@ class Fusion:
         """Why a value that several groups read is stored."""
         if own.nodes != {node} or node.op.kind != "elementwise":
             return f"{node.op.name} is not a single cheap operation"
-        if node.op.name in EXPENSIVE:
+        if node.op.cost == "expensive":
             return f"{node.op.name} is expensive"
         if len(readers) > MAX_READERS:
             return f"{len(readers)} groups read it"
@@ -344,7 +340,7 @@ class Fusion:
                     current = group  # a later one: it may take those after it
                 else:
                     groups.merge(current, group)
-                    findings.current().fire("siblings")
+                    self.findings.fire("siblings")
 
     def inputs(self, group: Group) -> Iterator[Value]:
         """Values from outside the group, weights aside."""

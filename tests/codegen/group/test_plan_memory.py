@@ -5,77 +5,72 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright import passes
+from tilewright.codegen.group import make_plan
+from tilewright.codegen.group.plan_memory import analyse, decide
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
-from tilewright.ir.errors import PassError
+from tilewright.ir.errors import VerifyError
+from tilewright.ir.plan import Plan
 from tilewright.ir.program import ALIGNMENT
-from tilewright.passes.plan_memory import analyse, decide
 from tilewright.passes.random_inputs import bindings
 
-from ..ir.strategies import graphs
-from .models import decoder
+from ...ir.strategies import graphs
+from ...passes.models import decoder
 
 
-def stored(graph):
+def planned(graph, pipeline="language-model"):
+    return make_plan(passes.run(graph, pipeline, check=1).graph)
+
+
+def stored(plan):
     """(value, first group, last group) of what has a place in the arena."""
-    number = {}
-    for node in graph.nodes:
-        number.setdefault(node.group, len(number))
-    found = []
-    for node in graph.nodes:
-        for result, offset in zip(node.results, node.offsets or ()):
-            if offset is not None:
-                readers = [number[u.group] for u in graph.uses.get(result, ())]
-                found.append((result, offset, number[node.group], max(readers)))
-    return found
+    number = {name: i for i, name in enumerate(plan.groups)}
+    for value, offset in plan.offsets.items():
+        readers = [number[plan.group_of[u]] for u in plan.graph.uses.get(value, ())]
+        yield value, offset, number[plan.group_of[value.node]], max(readers)
 
 
-def check_plan(graph, total, sizes):
-    values = stored(graph)
+def check_plan(plan, sizes):
     spans = []
-    for value, offset, start, end in values:
+    for value, offset, start, end in stored(plan):
         at = evaluate(offset, sizes)
         size = evaluate(value.type.nbytes, sizes)
         assert at % ALIGNMENT == 0
-        assert at + size <= evaluate(total, sizes)
+        assert at + size <= evaluate(plan.arena_bytes, sizes)
         spans.append((at, at + size, start, end))
     for i, (low, high, start, end) in enumerate(spans):
         for other_low, other_high, other_start, other_end in spans[:i]:
             together = start <= other_end and other_start <= end
             assert not (together and low < other_high and other_low < high)
-    return values
 
 
 def test_every_value_between_kernels_has_a_place(variant):
-    result = passes.run(variant, "language-model", check=1)
-    graph = result.graph
-    placed = {value for value, *_ in stored(graph)}
-    crossing = {each.value for each in analyse(graph)}
-    assert placed == crossing
-    assert not placed & graph.results
-    assert not any(n.op.kind == "state" and n.offsets for n in graph.nodes)
+    plan = planned(variant)
+    placed = set(plan.offsets)
+    assert placed == {each.value for each in analyse(plan)}
+    assert not placed & plan.graph.results
+    assert not any(value.node.op.kind == "state" for value in placed)
 
 
 def test_no_overlap_at_any_size(variant):
-    result = passes.run(variant, "language-model", check=1)
+    plan = planned(variant)
     for sizes in [
-        *bindings(result.graph),
+        *bindings(plan.graph),
         {"t": 1, "rows": 64, "seqs": 64, "pages": 99, "width": 1},
         {"t": 512, "rows": 1, "seqs": 1, "pages": 99, "width": 40},
         {"t": 33, "rows": 31, "seqs": 7, "pages": 1, "width": 3},
     ]:
-        check_plan(result.graph, result.arena_bytes, sizes)
+        check_plan(plan, sizes)
 
 
 @settings(max_examples=60)
 @given(graphs(max_nodes=20), st.integers(1, 9))
 def test_no_overlap_in_any_graph(graph, t):
-    result = passes.run(graph, passes.PIPELINES["dense"](), check=1)
-    check_plan(result.graph, result.arena_bytes, {"t": t})
+    check_plan(planned(graph, "dense"), {"t": t})
 
 
 def test_layers_use_the_same_memory():
-    few, many = (passes.run(decoder(layers=n), "language-model", check=1) for n in (2, 9))
+    few, many = (planned(decoder(layers=n)) for n in (2, 9))
     assert few.arena_bytes == many.arena_bytes
 
 
@@ -90,13 +85,16 @@ def test_sizes_are_compared_by_proof_only():
         for _ in range(3):
             value = b.matmul(value, w, transpose_w=True)
         out.append(value)
-    result = passes.run(b.graph(out), "partition,plan-memory", check=1)
+    plan = make_plan(b.graph(out))
     for sizes in ({"t": 1, "r": 512}, {"t": 512, "r": 1}):
-        check_plan(result.graph, result.arena_bytes, sizes)
-    slots = decide(result.graph.facts, analyse(result.graph))
+        check_plan(plan, sizes)
+    slots = decide(plan.graph.facts, analyse(plan))
     assert [len(slot.sizes) for slot in slots] == [2, 2]
 
 
-def test_a_graph_without_groups_is_refused():
-    with pytest.raises(PassError, match=r"a node is in no group(.|\n)*`partition`"):
-        passes.run(decoder(layers=1), "plan-memory", check=1)
+def test_groups_that_are_not_the_graph_in_order_are_refused():
+    plan = planned(decoder(layers=1))
+    first, second, *_ = plan.groups
+    swapped = {**plan.groups, first: plan.groups[second], second: plan.groups[first]}
+    with pytest.raises(VerifyError, match=r"not the graph's nodes, each once and in order"):
+        Plan(plan.graph, swapped)

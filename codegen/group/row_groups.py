@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from ..ir.dim import Dim
-from ..ir.graph import Node, Value
-from ..ir.op import normalize_axis
-from ..ir.types import Shape
-from . import findings
+from ...ir.dim import Dim
+from ...ir.graph import Node, Value
+from ...ir.op import normalize_axis
+from ...ir.report import Findings
+from ...ir.types import Shape
 from .grouping import Group, Groups
 
 Refuse = Callable[[str, str, Value | None], None]  # (what, why, the value that moves for it)
@@ -20,8 +20,8 @@ def squeezed(shape: Shape) -> tuple[Dim, ...]:
 class RowGroup:
     """Grows one group around a reduction."""
 
-    def __init__(self, groups: Groups, group: Group, refuse: Refuse):
-        self.groups, self.group, self.refuse = groups, group, refuse
+    def __init__(self, groups: Groups, group: Group, refuse: Refuse, findings: Findings):
+        self.groups, self.group, self.refuse, self.findings = groups, group, refuse, findings
         self.shape = group.anchor.operands[0].shape
         self.axes = reduced_axes(group.anchor)
         rank = len(self.shape)
@@ -60,7 +60,7 @@ class RowGroup:
                 self.refuse("reduction", f"{node.op.name}: {problem}", node.results[0])
             return False
         self.groups.move(node, self.group)
-        findings.current().fire("reduction")
+        self.findings.fire("reduction")
         return True
 
     def problem(self, node: Node) -> str | None:

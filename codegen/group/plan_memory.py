@@ -3,14 +3,11 @@
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from ..ir.dim import Dim, ceildiv, maximum
-from ..ir.errors import PassError
-from ..ir.facts import Facts
-from ..ir.graph import Graph, Node, Value
-from ..ir.program import ALIGNMENT
-from . import findings
-from .manager import Pass
-from .partition import group_nodes
+from ...ir.dim import Dim, maximum
+from ...ir.facts import Facts
+from ...ir.graph import Value
+from ...ir.plan import Plan, aligned
+from ...ir.report import Findings
 
 
 @dataclass(frozen=True)
@@ -40,57 +37,46 @@ class Slot:
         return reduce(maximum, self.sizes)
 
 
-@dataclass(frozen=True)
-class PlanMemory(Pass):
+def plan_memory(plan: Plan, findings: Findings) -> Plan:
     """Buffers that are never alive together share memory, for every size of the dims.
 
     A value may take a slot only when its last reader ran before the writer starts: kernels read
     while they write. Sizes are compared by proof, never by a likely value.
     """
-
-    name = "plan-memory"
-
-    def run(self, graph: Graph) -> Graph:
-        lifetimes = analyse(graph)
-        if not lifetimes:
-            findings.current().arena_bytes = 0
-            return graph
-        slots = decide(graph.facts, lifetimes)
-        after, total = apply(graph, slots)
-        found = findings.current()
-        found.arena_bytes = total
-        whole = sum(graph.facts.hint(each.size) for each in lifetimes)
-        found.note(
-            f"{len(lifetimes)} values in {len(slots)} slots, {graph.facts.hint(total):,} bytes"
-            f" (apart they would take {whole:,})"
-        )
-        found.note(f"arena: {total} bytes")
-        return after
+    lifetimes = analyse(plan)
+    if not lifetimes:
+        return plan
+    facts = plan.graph.facts
+    slots = decide(facts, lifetimes)
+    offsets: dict[Value, Dim] = {}
+    total: Dim = 0
+    for slot in slots:
+        offsets.update((each.value, total) for each in slot.values)
+        total = total + slot.size
+    whole = sum(facts.hint(each.size) for each in lifetimes)
+    findings.note(
+        f"{len(lifetimes)} values in {len(slots)} slots, {facts.hint(total):,} bytes"
+        f" (apart they would take {whole:,})"
+    )
+    findings.note(f"arena: {total} bytes")
+    return replace(plan, offsets=offsets)
 
 
-def analyse(graph: Graph) -> list[Lifetime]:
+def analyse(plan: Plan) -> list[Lifetime]:
     """Values that one group writes and another reads; results and states live elsewhere."""
-    if any(node.group is None for node in graph.nodes):
-        raise PassError(
-            "plan-memory: a node is in no group", fix="run the pass `partition` before it"
-        )
-    number = {name: i for i, name in enumerate(group_nodes(graph))}
+    graph = plan.graph
+    number = {name: i for i, name in enumerate(plan.groups)}
     lifetimes = []
     for node in graph.nodes:
         if node.op.kind == "state":
             continue  # updated in place, where the state lies
+        start = number[plan.group_of[node]]
         for result in node.results:
-            users = [number[u.group or ""] for u in graph.uses.get(result, ())]
-            start = number[node.group or ""]
+            users = [number[plan.group_of[u]] for u in graph.uses.get(result, ())]
             if result in graph.results or all(u == start for u in users):
                 continue
             lifetimes.append(Lifetime(result, start, max(users), aligned(result.type.nbytes)))
     return lifetimes
-
-
-def aligned(nbytes: Dim) -> Dim:
-    """`nbytes` rounded up to the alignment of buffers."""
-    return ceildiv(nbytes, ALIGNMENT) * ALIGNMENT
 
 
 def decide(facts: Facts, lifetimes: list[Lifetime]) -> list[Slot]:
@@ -116,29 +102,3 @@ def decide(facts: Facts, lifetimes: list[Lifetime]) -> list[Slot]:
 
 def _hint(facts: Facts, slot: Slot) -> int:
     return max(facts.hint(size) for size in slot.sizes)
-
-
-def apply(graph: Graph, slots: list[Slot]) -> tuple[Graph, Dim]:
-    """The graph with the offset of each stored value, and the arena's size."""
-    offsets: dict[Value, Dim] = {}
-    at: Dim = 0
-    for slot in slots:
-        for each in slot.values:
-            offsets[each.value] = at
-        at = at + slot.size
-    mapped: dict[Value, Value] = {v: v for v in graph.arguments()}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        results = tuple(Value(r.type) for r in node.results)
-        placed = tuple(offsets.get(r) for r in node.results)
-        new = replace(
-            node,
-            operands=tuple(mapped[v] for v in node.operands),
-            results=results,
-            offsets=placed if any(o is not None for o in placed) else None,
-        )
-        mapped.update(zip(node.results, results))
-        nodes.append(new)
-    outputs = tuple(mapped[v] for v in graph.outputs)
-    updates = {name: mapped[v] for name, v in graph.updates.items()}
-    return graph.replace(nodes=tuple(nodes), outputs=outputs, updates=updates), at

@@ -4,33 +4,27 @@ import pytest
 from hypothesis import given, settings
 
 from tilewright import passes
-from tilewright.codegen.build import split_groups
 from tilewright.codegen.encodings import choose_encodings
+from tilewright.codegen.group import make_plan
+from tilewright.codegen.group.partition import kind_of, traffic
 from tilewright.codegen.lower import lower_group
+from tilewright.ir.report import Report
 from tilewright.ir.target import cpu
 from tilewright.ir.types import bf16
-from tilewright.passes.partition import group_nodes, group_outputs, kind_of, traffic
+from tilewright.passes import differential
+from tilewright.passes.random_inputs import bindings, random_arguments, random_weights
 
-from ..ir.strategies import graphs
-from .models import decoder
-
-
-def partitioned(graph, pipeline="language-model", dtype=None):
-    return passes.run(graph, passes.PIPELINES[pipeline](dtype), check=1)
+from ...ir.strategies import graphs
+from ...passes.models import decoder
 
 
-def check_groups(graph):
+def planned(graph, pipeline="language-model", dtype=None, report=None):
+    return make_plan(passes.run(graph, passes.PIPELINES[pipeline](dtype), check=1).graph, report)
+
+
+def check_groups(plan):
     """What the code generator relies on."""
-    seen, finished = None, set()
-    home = {}
-    for node in graph.nodes:
-        assert node.group is not None
-        if node.group != seen:
-            assert node.group not in finished, "groups are contiguous"
-            finished.add(seen)
-            seen = node.group
-        home.update((r, node.group) for r in node.results)
-    for name, nodes in group_nodes(graph).items():
+    for name, nodes in plan.groups.items():
         contracts = [n for n in nodes if n.op.kind == "contract"]
         kinds = {n.op.kind for n in nodes}
         assert len(contracts) <= 1, name
@@ -42,14 +36,14 @@ def check_groups(graph):
             assert len(norms) <= 1, name
         if kinds & {"reduce", "composite"} and not contracts:
             assert "state" not in kinds, name
-        assert group_outputs(graph, nodes), f"{name} makes nothing"
-    return group_nodes(graph)
+        assert plan.results_of(name), f"{name} makes nothing"
+    return plan.groups
 
 
-def lower_all(graph):
-    encodings = choose_encodings(graph, cpu())
-    for nodes in split_groups(graph).values():
-        lower_group(graph, nodes, encodings)
+def lower_all(plan):
+    encodings = choose_encodings(plan.graph, cpu())
+    for nodes in plan.groups.values():
+        lower_group(plan.graph, nodes, encodings)
 
 
 def ops_of(nodes):
@@ -57,7 +51,7 @@ def ops_of(nodes):
 
 
 def test_a_llama_layer_is_six_kernels():
-    groups = list(check_groups(partitioned(decoder(layers=3)).graph).values())
+    groups = list(check_groups(planned(decoder(layers=3))).values())
     rope = ["mul", "neg", "mul", "add"]
     layer = [
         ["rms_norm", "matmul"],
@@ -88,40 +82,48 @@ def test_a_llama_layer_is_six_kernels():
     ],
 )
 def test_kernels_a_layer(fields, kernels):
-    counts = [len(check_groups(partitioned(decoder(layers=n, **fields)).graph)) for n in (2, 3, 5)]
+    counts = [len(check_groups(planned(decoder(layers=n, **fields)))) for n in (2, 3, 5)]
     assert counts[1] - counts[0] == kernels
     assert counts[2] - counts[1] == 2 * kernels
 
 
 def test_weights_are_read_narrow():
     """The cast of a stored weight is in the kernel that reads it, once for each reader."""
-    graph = partitioned(decoder(layers=1), dtype=bf16).graph
-    stored = {w for w in graph.weights if w.dtype is bf16}
+    plan = planned(decoder(layers=1), dtype=bf16)
+    stored = {w for w in plan.graph.weights if w.dtype is bf16}
     assert len(stored) == 6
-    for nodes in group_nodes(graph).values():
+    for name, nodes in plan.groups.items():
         for node in nodes:
             if any(v in stored for v in node.operands):
                 assert node.op.name == "cast"
-                assert node.results[0] not in group_outputs(graph, nodes)
+                assert node.results[0] not in plan.results_of(name)
 
 
 @pytest.mark.parametrize("pipeline", ["language-model", "dense"])
 def test_every_group_of_every_variant_has_a_kernel(variant, pipeline):
-    graph = partitioned(variant, pipeline).graph
-    check_groups(graph)
-    lower_all(graph)
+    plan = planned(variant, pipeline)
+    check_groups(plan)
+    lower_all(plan)
 
 
 @settings(max_examples=60)
 @given(graphs())
 def test_any_graph_gets_legal_groups_that_compute_the_same(graph):
-    result = passes.run(graph, passes.PIPELINES["dense"](), check=2)
-    check_groups(result.graph)
-    lower_all(result.graph)
+    result = passes.run(graph, passes.PIPELINES["dense"](), check=1)
+    plan = make_plan(result.graph)
+    check_groups(plan)
+    lower_all(plan)
+    weights = random_weights(result.graph, seed=1)
+    for binding in bindings(result.graph):
+        arguments = random_arguments(result.graph, binding, 1.0, seed=2)
+        before = differential.run(result.graph, arguments, weights)
+        for a, b in zip(differential.run(plan.graph, arguments, weights), before, strict=True):
+            assert differential.difference(a, b) == 0
 
 
 def test_refusals_give_reasons_and_bytes():
-    report = partitioned(decoder(layers=2, gemma=True)).report
+    report = Report()
+    planned(decoder(layers=2, gemma=True), report=report)
     (found,) = [p.findings for p in report.passes if p.name == "partition"]
     reasons = {reason.partition(" (")[0] for _, reason in found.declined}
     assert "add reads the norm, not only products" in reasons
@@ -131,13 +133,11 @@ def test_refusals_give_reasons_and_bytes():
 
 
 def test_traffic_counts_what_must_move():
-    graph = partitioned(decoder(layers=1), dtype=bf16).graph
-    groups = list(group_nodes(graph).values())
-    c = {"embed": groups[0], "qkv": groups[2]}
-    t = graph.inputs[0].shape[1]
+    plan = planned(decoder(layers=1), dtype=bf16)
+    t = plan.graph.inputs[0].shape[1]
     # a lookup reads the rows it needs: stored narrow, widened when written; and the ids
-    assert traffic(graph, c["embed"]) == t * 32 * 2 + t * 32 * 4 + t * 8
-    assert traffic(graph, c["qkv"]) == t * 32 * 4 + 32 * 4 + 64 * 32 * 2 + t * 64 * 4
-    assert [kind_of(nodes) for nodes in groups[:5]] == [
+    assert traffic(plan, "k0") == t * 32 * 2 + t * 32 * 4 + t * 8
+    assert traffic(plan, "k2") == t * 32 * 4 + 32 * 4 + 64 * 32 * 2 + t * 64 * 4
+    assert [kind_of(nodes) for nodes in list(plan.groups.values())[:5]] == [
         "pointwise", "pointwise", "contract", "pointwise", "attention",
     ]  # fmt: skip

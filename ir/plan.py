@@ -1,0 +1,73 @@
+"""Plan: which kernel computes each node of a graph, and where values lie between kernels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from .dim import Dim, ceildiv, maximum
+from .errors import VerifyError
+from .graph import Graph, Node, Value
+from .program import ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`groups`: kernel -> its nodes, in the order of the graph, in which kernels run one by one.
+
+    `offsets`: bytes into the arena of values that one kernel leaves for another. Raises VerifyError
+    where the groups are not the graph's nodes, each once and in order.
+    """
+
+    graph: Graph
+    groups: Mapping[str, tuple[Node, ...]]
+    offsets: Mapping[Value, Dim] = field(default_factory=dict)
+
+    def __post_init__(self):
+        in_order = [node for nodes in self.groups.values() for node in nodes]
+        if in_order != list(self.graph.nodes):
+            raise VerifyError(
+                "the groups of a plan are not the graph's nodes, each once and in order",
+                where=f"graph @{self.graph.name}",
+                facts=f"{len(in_order)} nodes in {len(self.groups)} groups, "
+                f"{len(self.graph.nodes)} in the graph",
+                fix="put the nodes of each group one after another",
+            )
+
+    @cached_property
+    def group_of(self) -> Mapping[Node, str]:
+        """The kernel that computes each node."""
+        return {node: name for name, nodes in self.groups.items() for node in nodes}
+
+    def results_of(self, name: str) -> list[Value]:
+        """Values of the group that others read or that leave the graph, in order."""
+        return results_of(self.graph, self.groups[name])
+
+    @cached_property
+    def arena_bytes(self) -> Dim:
+        """Size of the arena: the largest end of a value in it."""
+        facts = self.graph.facts
+        ends: list[Dim] = []
+        for value, offset in self.offsets.items():
+            end = aligned(offset + value.type.nbytes)
+            if not any(facts.proved_le(end, other) for other in ends):
+                ends = [e for e in ends if not facts.proved_le(e, end)] + [end]
+        total: Dim = 0
+        for end in ends:
+            total = maximum(total, end)
+        return total
+
+
+def results_of(graph: Graph, nodes: tuple[Node, ...]) -> list[Value]:
+    """What of the nodes' results others read or leaves the graph, in order."""
+    inside = set(nodes)
+    return [
+        r
+        for node in nodes
+        for r in node.results
+        if r in graph.results or any(user not in inside for user in graph.uses.get(r, ()))
+    ]
+
+
+def aligned(nbytes: Dim) -> Dim:
+    """`nbytes` rounded up to the alignment of buffers."""
+    return ceildiv(nbytes, ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,3 @@
+"""The graphs of language models, as in the tests of passes."""
+
+from ...passes.conftest import variant  # noqa: F401
