@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from ..ir.builder import Rebuilder
 from ..ir.dim import Dim
 from ..ir.graph import Graph, Node, Value
+from ..ir.weight_only import hoisted, is_weight_only, weight_only
 from . import findings
 from .manager import Pass
 from .rewrite import remove_dead
-from .weight_only import hoisted, is_weight_only, weight_only
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from ..ir.builder import Rebuilder
 from ..ir.graph import Graph, Node, Value
+from ..ir.weight_only import decodes, is_view_of_weight, weight_only
 from . import findings
 from .manager import Outcome, Pass
 from .rewrite import remove_dead
-from .weight_only import decodes, is_view_of_weight, weight_only
 
 MAX_EXPANDED = 1 << 20  # elements; a larger broadcast is repeated when read, not stored
 

@@ -6,9 +6,9 @@ from ..ir.builder import Rebuilder
 from ..ir.errors import PassError
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import DType, bf16
+from ..ir.weight_only import hoisted, is_weight_only, weight_only
 from . import findings
 from .manager import Pass
-from .weight_only import hoisted, is_weight_only, weight_only
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from ...ir.graph import Graph, Node, Value
 from ...ir.report import Findings
+from ...ir.weight_only import decodes, is_view_of_weight
 from .grouping import Group, Groups
 from .row_groups import RowGroup, squeezed
-from .weight_only import decodes, is_view_of_weight
 
 _STRIDED = frozenset(("reshape", "transpose", "slice"))
 MAX_NORM_READERS = 4  # products that may each repeat a norm's statistics

@@ -1,7 +1,7 @@
 """Which nodes depend on weights and constants only: they can be computed once, at build time."""
 
-from ..ir.dim import Expr
-from ..ir.graph import Graph, Node, Value
+from .dim import Expr
+from .graph import Graph, Node, Value
 
 
 def weight_only(graph: Graph) -> set[Node]:
