@@ -9,6 +9,7 @@ from typing import Any
 
 from ..ir import switches
 from ..ir.errors import DeviceError, OptionError
+from ..ir.layout import NUM_PAGES
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..runtime.artifact import Artifact, save_artifact
@@ -111,7 +112,7 @@ class LLM(RuntimeLLM):
                 program,
                 counted(built.artifact.weights, "place", progress),
                 device,
-                sizes={"pages": memory.num_pages},
+                sizes={NUM_PAGES: memory.num_pages},
             )
         except DeviceError:
             if not request.is_artifact and request.key is not None:

@@ -27,7 +27,8 @@ from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16
 from tilewright.passes.pipelines import language_model
-from tilewright.runtime.cuda import CudaDevice, CudaPlan
+from tilewright.runtime.cuda import CudaDevice
+from tilewright.runtime.cuda_module import CudaPlan
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.prepared import Prepared
 

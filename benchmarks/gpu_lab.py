@@ -15,12 +15,13 @@ from tilewright.codegen.loops import LoopKernel
 from tilewright.codegen.lower import lower_group
 from tilewright.codegen.triton.compile import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
+from tilewright.ir import abi
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.program import Kernel
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f32, i32, i64
-from tilewright.runtime.cuda import CudaModule
+from tilewright.runtime.cuda_module import CudaModule
 from tilewright.runtime.device import Launch
 
 TORCH = {"bf16": torch.bfloat16, "f32": torch.float32, "i32": torch.int32, "i64": torch.int64}
@@ -186,9 +187,9 @@ class Built:
                 c.shared_bytes,
                 c.scratch_bytes,
                 {
-                    "pdl": e.pdl,
-                    "hidden": c.hidden,
-                    "dims": [k for _, k in e.signature[len(e.buffers) :]],
+                    abi.PDL: e.pdl,
+                    abi.HIDDEN: c.hidden,
+                    abi.DIMS: [k for _, k in e.signature[len(e.buffers) :]],
                 },
             )
             for e, c in built
@@ -241,7 +242,7 @@ class Sequence:
         self.keep.append((tensors, spaces))
 
     def plan(self):
-        from tilewright.runtime.cuda import CudaPlan
+        from tilewright.runtime.cuda_module import CudaPlan
 
         prepared = []
         for owner, launch in self.items:

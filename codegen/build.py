@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..ir.abi import RECORD_BYTES, RECORD_WORDS
 from ..ir.dim import Dim, maximum
 from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Value
 from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
 from ..ir.plan import Plan, aligned
-from ..ir.program import DIM, FAULT_BYTES, Buffer, Check, Program
+from ..ir.program import DIM, Buffer, Check, Program
 from ..ir.progress import Progress, unwatched
 from ..ir.ranges import Range, Ranges
 from ..ir.steps import Choice, LaunchStep
@@ -59,8 +60,8 @@ def build(
         end = maximum(end, group_end)
         records = f"{group}.faults"
         if low.checks:
-            type = TensorType((len(low.checks), 2), i64)
-            buffers[records] = Buffer(records, type, "fault", FAULT_BYTES * len(checks))
+            type = TensorType((len(low.checks), RECORD_WORDS), i64)
+            buffers[records] = Buffer(records, type, "fault", RECORD_BYTES * len(checks))
             checks += low.checks
         args = [records if v is None else names[v] for v in low.values]
         loc = next((n.loc for n in nodes if n.loc), None)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..ir.abi import RECORD_WORDS
 from ..ir.builder import Builder
 from ..ir.dim import symbol
 from ..ir.encoding import Encoding
@@ -52,7 +53,7 @@ def lower_group(
     records = None
     if inliner.checks:
         records = len(params)
-        params.append(Param(TensorType((len(inliner.checks), 2), i64), True))
+        params.append(Param(TensorType((len(inliner.checks), RECORD_WORDS), i64), True))
         values.append(None)
     hints = {s.name: graph.facts.hint(symbol(s.name)) for s in graph.symbols.values()}
     names = kernel_symbols(parts)

@@ -12,6 +12,7 @@ import torch
 from ..ir.dim import Dim, symbol
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
 from ..ir.graph import Graph
+from ..ir.layout import NUM_TOKENS, POSITION_IDS
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType
 from . import attention_hook
@@ -23,7 +24,6 @@ from .torch_export import Imported, import_program
 from .trace import export
 from .weights import LazyArray, Weights
 
-TOKENS = "t"  # the dim of the token axis
 _EXAMPLE_TOKENS = 7  # any number but 0 and 1: it only steers torch's hints
 
 
@@ -151,12 +151,12 @@ class _Forward(torch.nn.Module):
         super().__init__()
         self.root = root
         takes = inspect.signature(root.forward).parameters
-        self.optional = [name for name in ("position_ids", "attention_mask") if name in takes]
+        self.optional = [name for name in (POSITION_IDS, "attention_mask") if name in takes]
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         # An all-ones padding mask says "one sequence"; without it transformers looks for several
         # sequences in the positions, inside the graph.
-        given = {"position_ids": position_ids, "attention_mask": torch.ones_like(input_ids)}
+        given = {POSITION_IDS: position_ids, "attention_mask": torch.ones_like(input_ids)}
         options = {name: given[name] for name in self.optional}
         return self.root(input_ids=input_ids, use_cache=False, **options).logits
 
@@ -196,7 +196,7 @@ def _trace(module: Any, progress: Progress) -> Imported:
     wrapper = _Forward(module)
     with _layers_watched(module, progress):
         exported = export(wrapper, (ids, positions), None, ({1: hint}, {1: hint}), evaluation=True)
-    tokens = Axis(symbol(TOKENS))
+    tokens = Axis(symbol(NUM_TOKENS))
     imported = import_program(
         exported.program,
         name="causal_lm",

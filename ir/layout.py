@@ -5,10 +5,16 @@ from typing import Any
 
 from .types import DTYPES, DType, TensorType
 
-# Names of the batch that a paged program takes, all i32 but the tokens.
-#   t      new tokens of all sequences, laid end to end      seqs  sequences (B)
-#   rows   tokens whose logits are wanted                    width pages a row of the table holds
+# Names of a paged program's dims.
+NUM_TOKENS = "t"  # new tokens of all sequences, laid end to end
+NUM_SEQS = "seqs"  # sequences (B)
+NUM_ROWS = "rows"  # tokens whose logits are wanted
+WIDTH = "width"  # pages that a row of the page table holds
+NUM_PAGES = "pages"  # pages of each pool
+
+# Names of the batch that it takes, all i32 but tokens and positions.
 INPUT_IDS = "input_ids"  # [1, t] tokens, each below the number of logits
+POSITION_IDS = "position_ids"  # [1, t] where each token stands in its sequence
 SLOTS = "slots"  # [t] page * W + offset; negative: write nothing
 PAGE_TABLE = "page_table"  # [seqs, width]
 QUERY_STARTS = "query_starts"  # [seqs + 1]

@@ -37,15 +37,12 @@ class Buffer:
         return self.encoding.stored(self.type)
 
 
-FAULT_BYTES = 16  # of the record of one check; two i64: size + 1 (0: no fault), and the index
-
-
 @dataclass(frozen=True)
 class Check:
     """Where a kernel looks at data that may be unfit: an index into an axis, or a divisor.
 
     Its kernel computes on with a fit number, and leaves a record from which the runtime makes the
-    error. Check i of `Program.checks` has the record at byte FAULT_BYTES * i.
+    error. Check i of `Program.checks` has the record at byte RECORD_BYTES * i (ir/abi.py).
     """
 
     op: str  # of the graph

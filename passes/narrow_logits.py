@@ -9,14 +9,12 @@ from ..ir.builder import Rebuilder
 from ..ir.dim import Dim, Expr, substitute, symbols_of
 from ..ir.errors import PassError
 from ..ir.graph import Graph, Node, Value
-from ..ir.layout import LOGIT_ROWS
+from ..ir.layout import LOGIT_ROWS, NUM_ROWS
 from ..ir.types import f32, i32
 from . import findings
 from .manager import Pass
 from .rewrite import remove_dead
 from .token_axis import TokenFacts, analyse, rows_of
-
-ROWS = "rows"  # how many logits a step wants
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,10 @@ class NarrowLogits(Pass):
     argmax: bool = True
 
     def run(self, graph: Graph) -> Graph:
-        if ROWS in graph.symbols:
+        if NUM_ROWS in graph.symbols:
             raise PassError(
-                f"narrow-logits: the graph already has a symbol {ROWS!r}; is it narrowed already?"
+                f"narrow-logits: the graph already has a symbol {NUM_ROWS!r};"
+                " is it narrowed already?"
             )
         facts = analyse(graph)
         axis = facts.axis(graph.outputs[0])
@@ -85,7 +84,7 @@ def apply(
 ) -> Graph:
     """The graph with `tail` over the selected rows."""
     b = Rebuilder(graph)
-    rows = b.dim(ROWS, 1, max_rows, hint=1)
+    rows = b.dim(NUM_ROWS, 1, max_rows, hint=1)
     index = b.input(LOGIT_ROWS, (rows,), i32)
     to_rows = {facts.symbol: rows}
     selected: dict[Value, Value] = {}

@@ -6,13 +6,25 @@ from ..ir.builder import Rebuilder
 from ..ir.dim import symbol
 from ..ir.errors import PassError, UnsupportedModel
 from ..ir.graph import Graph, Node, Value
-from ..ir.layout import CONTEXT_LENS, PAGE_TABLE, QUERY_STARTS, SLOTS, KVLayout, LayerKV, Pool
+from ..ir.layout import (
+    CONTEXT_LENS,
+    NUM_PAGES,
+    NUM_SEQS,
+    PAGE_TABLE,
+    POSITION_IDS,
+    QUERY_STARTS,
+    SLOTS,
+    WIDTH,
+    KVLayout,
+    LayerKV,
+    Pool,
+)
 from ..ir.types import DType, i32
 from . import findings
 from .manager import Outcome, Pass
 from .token_axis import TokenFacts, analyse, first_of
 
-NEW_SYMBOLS = ("pages", "seqs", "width")
+NEW_SYMBOLS = (NUM_PAGES, NUM_SEQS, WIDTH)
 
 
 @dataclass(frozen=True)
@@ -134,9 +146,9 @@ def apply(graph: Graph, plan: PagingPlan, max_seqs: int | None = None) -> Graph:
         raise PassError(f"page-kv: the graph already has symbols {taken}; is it paged already?")
     b = Rebuilder(graph)
     t = symbol(plan.facts.symbol)
-    pages = b.dim("pages", hint=64)
-    seqs = b.dim("seqs", 1, max_seqs, hint=1)
-    width = b.dim("width", hint=8)
+    pages = b.dim(NUM_PAGES, hint=64)
+    seqs = b.dim(NUM_SEQS, 1, max_seqs, hint=1)
+    width = b.dim(WIDTH, hint=8)
     slots = b.input(SLOTS, (t,), i32)
     table = b.input(PAGE_TABLE, (seqs, width), i32)
     starts = b.input(QUERY_STARTS, (seqs + 1,), i32)
@@ -180,7 +192,7 @@ def _heads_first(b: Rebuilder, x: Value) -> Value:
 
 def _position(b: Rebuilder, graph: Graph, node: Node, t) -> Value:
     """iota over the tokens  ->  their positions in their own sequences"""
-    given = next((v for v in graph.inputs if v.name == "position_ids"), None)
+    given = next((v for v in graph.inputs if v.name == POSITION_IDS), None)
     if given is None:
         raise UnsupportedModel(
             "the model numbers its tokens and has no input position_ids to take the numbers from",

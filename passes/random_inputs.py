@@ -9,6 +9,9 @@ from ..ir.graph import Graph, Value
 from ..ir.layout import (
     CONTEXT_LENS,
     LOGIT_ROWS,
+    NUM_PAGES,
+    NUM_ROWS,
+    NUM_SEQS,
     PAGE_TABLE,
     QUERY_STARTS,
     SEED,
@@ -17,6 +20,7 @@ from ..ir.layout import (
     TEMPERATURE,
     TOP_K,
     TOP_P,
+    WIDTH,
 )
 
 # what integers are drawn from: as indices, 0 and 1 are in range in nearly every graph
@@ -84,7 +88,7 @@ def is_paged(graph: Graph) -> bool:
 
 
 def _page_size(graph: Graph) -> int:
-    pools = (s for s in graph.states if s.type.rank == 4 and str(s.shape[0]) == "pages")
+    pools = (s for s in graph.states if s.type.rank == 4 and str(s.shape[0]) == NUM_PAGES)
     return next(int(s.shape[2]) for s in pools)  # type: ignore[arg-type]
 
 
@@ -92,8 +96,8 @@ def _with_room(graph: Graph, binding: Mapping[str, int]) -> dict[str, int]:
     """Sizes at which every sequence has pages for its tokens."""
     tokens = max(v for v in binding.values())
     width = -(-tokens // _page_size(graph)) + 1
-    sizes = {**binding, "width": width}
-    return {**sizes, "pages": sizes.get("seqs", 1) * width}
+    sizes = {**binding, WIDTH: width}
+    return {**sizes, NUM_PAGES: sizes.get(NUM_SEQS, 1) * width}
 
 
 def random_batch(
@@ -103,11 +107,11 @@ def random_batch(
     page_size = _page_size(graph)
     (slots,) = (v for v in graph.inputs if v.name == SLOTS)
     tokens = evaluate_dim(slots.shape[0], binding)
-    seqs, width = binding["seqs"], binding["width"]
+    seqs, width = binding[NUM_SEQS], binding[WIDTH]
     counts = np.bincount(rng.integers(0, seqs, tokens), minlength=seqs)
     room = width * page_size - counts
     context = counts + rng.integers(0, np.minimum(room, page_size) + 1)
-    table = rng.permutation(binding["pages"])[: seqs * width].reshape(seqs, width)
+    table = rng.permutation(binding[NUM_PAGES])[: seqs * width].reshape(seqs, width)
     places = [
         table[s, at // page_size] * page_size + at % page_size
         for s in range(seqs)
@@ -115,8 +119,8 @@ def random_batch(
     ]
     starts = np.concatenate([[0], np.cumsum(counts)])
     batch = {SLOTS: places, PAGE_TABLE: table, QUERY_STARTS: starts, CONTEXT_LENS: context}
-    if "rows" in binding:
-        rows = binding["rows"]
+    if NUM_ROWS in binding:
+        rows = binding[NUM_ROWS]
         batch |= {
             LOGIT_ROWS: rng.integers(0, tokens, rows),
             TEMPERATURE: rng.choice([0.0, 0.7, 1.0, 1.5], rows),

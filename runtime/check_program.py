@@ -6,9 +6,10 @@ checked when sizes are bound: runtime/check_sizes.py.
 
 from collections.abc import Iterator
 
+from ..ir.abi import RECORD_BYTES, RECORD_WORDS
 from ..ir.dim import Dim, symbols_of
 from ..ir.errors import ArtifactError, listed
-from ..ir.program import FAULT_BYTES, Buffer, Program
+from ..ir.program import Buffer, Program
 from ..ir.steps import walk
 from ..ir.target import TARGETS
 from ..ir.types import i64
@@ -113,11 +114,11 @@ def _states(program: Program) -> Iterator[str]:
 
 def _holds_records(buffer: Buffer, checks: int) -> bool:
     shape, offset = buffer.type.shape, buffer.offset
-    if buffer.type.dtype is not i64 or len(shape) != 2 or shape[1] != 2:
+    if buffer.type.dtype is not i64 or len(shape) != 2 or shape[1] != RECORD_WORDS:
         return False
     if not isinstance(shape[0], int) or not isinstance(offset, int):
         return False
-    first, rest = divmod(offset, FAULT_BYTES)
+    first, rest = divmod(offset, RECORD_BYTES)
     return rest == 0 and 0 <= first <= first + shape[0] <= checks
 
 

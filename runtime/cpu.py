@@ -1,7 +1,6 @@
 """The CPU as a device: NumPy memory, and a program's shared library called through ctypes.
 
-The library's interface is the one that codegen/cpp/abi.py describes; `ABI_VERSION` must be what the
-library says of itself.
+ir/abi.py describes the library's interface; its version must be what the library says of itself.
 """
 
 import ctypes
@@ -14,21 +13,17 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..ir import abi
 from ..ir.errors import DeviceError, OutOfMemory
 from ..ir.program import ALIGNMENT, Program
 from ..ir.switches import get as get_switch
 from . import cgroup
 from .device import Launch
 
-ABI_VERSION = 2
-OK, NO_MEMORY, BAD_STEP = 0, 1, 2
 # bytes and operations of a run that one core does in 100 us: waking others, and waiting for them
 # after each step, takes as long, and far longer where they have other work
 SHARED_WORK = 1 << 19
 CHECK_BYTES = 16 << 20  # smaller requests are not held against what the machine has left
-
-# TwStep: which kernel, where its pointers and dims are
-STEP = np.dtype([("kernel", "<i4"), ("reserved", "<i4"), ("p", "<u8"), ("d", "<u8")])
 
 
 def usable_cores() -> int:
@@ -215,7 +210,7 @@ class CpuPlan:
         self._pointers = np.zeros(max(len(self._which), 1), np.uint64)
         dims = [d for launch in launches for d in launch.dims]
         self._dims = np.array(dims or [0], np.int64)
-        self._steps = np.zeros(max(len(launches), 1), STEP)
+        self._steps = np.zeros(max(len(launches), 1), abi.STEP)
         if launches:
             self._steps["kernel"] = kernels
             self._steps["p"] = _starts(self._pointers, [len(x.buffers) for x in launches])
@@ -244,10 +239,10 @@ class CpuPlan:
             addresses.take(self._which, out=self._pointers, mode="clip")
         threads = self._device.threads(self._work)
         status = self._library.run(self._steps_at, self._count, threads, nanoseconds)
-        if status == NO_MEMORY:
+        if status == abi.NO_MEMORY:
             needed = self._library.scratch_bytes(self._steps_at, self._count, threads)
             raise _no_memory(needed, "the kernels' scratch", available_bytes())
-        if status != OK:
+        if status != abi.OK:
             raise DeviceError(
                 "the program's library refused a step",
                 where=self._library.name,
@@ -301,12 +296,12 @@ class _Library:
     def _check_version(self) -> None:
         version = getattr(self._library, "tw_abi_version", None)
         found = version() if version is not None else None
-        if found != ABI_VERSION:
+        if found != abi.VERSION:
             _unload(self._library._handle, lambda: None, self._path, self._file)
             raise DeviceError(
                 "the program's shared library has another interface",
                 where=self.name,
-                facts=f"it has version {found}, this runtime speaks version {ABI_VERSION}",
+                facts=f"it has version {found}, this runtime speaks version {abi.VERSION}",
                 fix="compile the program again",
             )
 

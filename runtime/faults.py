@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..ir.abi import RECORD_WORDS
 from ..ir.errors import TilewrightError
 from ..ir.faults import division_fault, index_fault
 from ..ir.program import Program
@@ -13,7 +14,7 @@ class Faults:
 
     def __init__(self, program: Program, device: Device):
         self._checks, self._device = program.checks, device
-        self._records = np.zeros((len(program.checks), 2), np.int64)
+        self._records = np.zeros((len(program.checks), RECORD_WORDS), np.int64)
         if self._checks:
             self._memory = device.allocate(self._records.nbytes, "records of faults", zero=True)
         self.places = {  # address of each buffer of records

@@ -13,12 +13,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 
-from ...ir import switches
+from ...ir import abi, switches
 from ...ir.errors import BuildError, OptionError
 from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
 from ..scratch import scratch_folder
-from .abi import VERSION
 from .tables import kernel_table, turns_table
 
 _HERE = Path(__file__).resolve().parent
@@ -74,7 +73,8 @@ def flags_for(target: Target) -> tuple[str, ...]:
     """What the compiler is told for `target`: part of what decides the code."""
     march = target.march or "native"
     wide = ("-mprefer-vector-width=512",) if _has_avx512(march) else ()
-    return (*FLAGS, f"-march={march}", *wide, f"-DTW_ABI_VERSION={VERSION}")
+    numbers = {"ABI_VERSION": abi.VERSION, "NO_MEMORY": abi.NO_MEMORY, "BAD_STEP": abi.BAD_STEP}
+    return (*FLAGS, f"-march={march}", *wide, *(f"-DTW_{n}={v}" for n, v in numbers.items()))
 
 
 def compile_library(

@@ -160,10 +160,10 @@ extern "C" __attribute__((visibility("default"))) int32_t tw_run(const TwStep* s
     if (num_threads < 1) num_threads = 1;
     if (num_threads > TW_MOST_THREADS) num_threads = TW_MOST_THREADS;
     Run run = {steps, num_steps, step_ns, nullptr, {0, 0}};
-    if (!needs(steps, num_steps, num_threads, run.need)) return 2;
+    if (!needs(steps, num_steps, num_threads, run.need)) return TW_BAD_STEP;
     if (!num_steps) return 0;
     TwPool* pool = tw_pool();
-    if (!pool) return 1;
+    if (!pool) return TW_NO_MEMORY;
     pthread_mutex_lock(&pool->lock);
     const bool has_memory = reserve(pool, run.need[1] + run.need[0] * num_threads);
     if (has_memory) {
@@ -181,7 +181,7 @@ extern "C" __attribute__((visibility("default"))) int32_t tw_run(const TwStep* s
         run_steps(&run, &team);
     }
     pthread_mutex_unlock(&pool->lock);
-    return has_memory ? 0 : 1;
+    return has_memory ? 0 : TW_NO_MEMORY;
 }
 
 // Ends the threads and frees the scratch: before the library is unloaded.

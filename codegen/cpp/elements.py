@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...ir.abi import RECORD_WORDS
 from ...ir.dim import Dim
 from ...ir.errors import BuildError
 from ...ir.types import DType, TensorType, bool_, f32
@@ -169,7 +170,7 @@ class Scope:
 
     def _check(self, e: Check) -> str:
         arg = self.emit(e.arg)
-        record = f"p{self.kernel.records} + {2 * e.number}"
+        record = f"p{self.kernel.records} + {RECORD_WORDS * e.number}"
         if e.size is None:
             return f"tw_divisor({arg}, {record})"
         return f"tw_index<{str(e.wraps).lower()}>({arg}, {self.dim(e.size)}, {record})"

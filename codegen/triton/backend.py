@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from ...ir import abi
 from ...ir.dim import minimum
 from ...ir.program import Kernel
 from ...ir.progress import Progress, unwatched
@@ -130,9 +131,9 @@ class TritonBackend:
                 shared_bytes=result.shared_bytes,
                 scratch_bytes=result.scratch_bytes,
                 options={
-                    "pdl": item.emitted.pdl,
-                    "dims": [kind for _, kind in dims],
-                    "hidden": result.hidden,
+                    abi.PDL: item.emitted.pdl,
+                    abi.DIMS: [kind for _, kind in dims],
+                    abi.HIDDEN: result.hidden,
                 },
             )
         return kernels, blobs

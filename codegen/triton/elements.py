@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import frexp
 
+from ...ir.abi import RECORD_WORDS
 from ...ir.dim import Dim
 from ...ir.types import DType, bool_, f32, f64, i32
 from ..elements import index_facts
@@ -169,7 +170,7 @@ class Env:
         # what a tile holds outside its axes is no fault
         masks = [*self._masks(value.axes), *conditions]
         inside = " & ".join(m.text for m in masks) or self._full("1", bool_)
-        record = f"p{self.kernel.records} + {2 * check.number}"
+        record = f"p{self.kernel.records} + {RECORD_WORDS * check.number}"
         if check.size is None:
             text = f"checked_divisor({value.text})"
             statement = f"record_divisor({value.text}, {inside}, {record})"

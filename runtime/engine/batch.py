@@ -11,8 +11,6 @@ from ...ir import layout
 from .scheduler import Work
 from .sequence import Sequence
 
-POSITION_IDS = "position_ids"
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -95,7 +93,7 @@ def make_batch(
         rows[len(asking) : len(asking) + len(more)] = more
     arrays: dict[str, np.ndarray] = {
         layout.INPUT_IDS: ids,
-        POSITION_IDS: positions,
+        layout.POSITION_IDS: positions,
         layout.SLOTS: slots,
         layout.PAGE_TABLE: table,
         layout.QUERY_STARTS: starts,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...ir.dim import symbols_of
 from ...ir.errors import OptionError, OutOfMemory
+from ...ir.layout import NUM_PAGES, NUM_ROWS, NUM_SEQS, NUM_TOKENS, WIDTH
 from ...ir.program import Program
 from ..binding import Sizes
 from ..device import Device
@@ -62,18 +63,18 @@ def plan_memory(
     assert program.kv is not None, "a program without KV layout serves no sequences"
     page_size, page_bytes = program.kv.page_size, program.kv.page_bytes
     limits = {name: s.hi for name, s in program.symbols.items()}
-    context = min(context_len, _limit(limits, "width") * page_size)
+    context = min(context_len, _limit(limits, WIDTH) * page_size)
     if needs_context and context < context_len:
         raise OptionError(
             f"a context of {context_len} tokens is more than the program was compiled for",
             facts=f"its page tables hold {context} tokens",
         )
-    num_seqs = min(max_num_seqs, _limit(limits, "seqs"), _limit(limits, "rows"))
-    num_tokens = min(max(max_num_batched_tokens, num_seqs), _limit(limits, "t"))
+    num_seqs = min(max_num_seqs, _limit(limits, NUM_SEQS), _limit(limits, NUM_ROWS))
+    num_tokens = min(max(max_num_batched_tokens, num_seqs), _limit(limits, NUM_TOKENS))
     num_seqs = min(num_seqs, num_tokens)
     pages_of_one = -(-context // page_size)
-    largest = {"t": num_tokens, "seqs": num_seqs, "rows": num_seqs, "width": pages_of_one}
-    arena_bytes = _arena_bytes(program, {**largest, "pages": 1})
+    largest = {NUM_TOKENS: num_tokens, NUM_SEQS: num_seqs, NUM_ROWS: num_seqs, WIDTH: pages_of_one}
+    arena_bytes = _arena_bytes(program, {**largest, NUM_PAGES: 1})
     # a CPU uses arrays where they lie; those that are computed when looked up lie nowhere yet
     in_place = device.kind == "cpu" and not hasattr(weights, "facts")
     weight_bytes = 0 if in_place else _weight_bytes(weights, program)
@@ -84,7 +85,7 @@ def plan_memory(
     else:
         allowed = int(free * (CPU_SHARE if device.kind == "cpu" else GPU_SHARE))
         num_pages = min(num_seqs * pages_of_one, (allowed - taken) // page_bytes)
-    num_pages = min(num_pages, _limit(limits, "pages"))
+    num_pages = min(num_pages, _limit(limits, NUM_PAGES))
     least = pages_of_one if needs_context else 1
     if kv_bytes is not None and num_pages < least:
         raise OutOfMemory(

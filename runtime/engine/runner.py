@@ -55,12 +55,15 @@ class ProgramRunner:
         program = executable.program
         assert program.kv is not None, "a program without KV layout serves no sequences"
         self.page_size = program.kv.page_size
-        self.num_pages = executable.sizes["pages"]
+        self.num_pages = executable.sizes[layout.NUM_PAGES]
         vocab_size = program.buffers[program.outputs[0]].type.shape[-1]
         assert isinstance(vocab_size, int), "a model knows its vocabulary"
         self.vocab_size = vocab_size
         symbols = program.symbols
-        self._limits = {name: symbols[name].hi for name in ("t", "seqs", "width", "rows")}
+        self._limits = {
+            name: symbols[name].hi
+            for name in (layout.NUM_TOKENS, layout.NUM_SEQS, layout.WIDTH, layout.NUM_ROWS)
+        }
         self._inputs = program.inputs
         self.samples = layout.TEMPERATURE in program.inputs
         self._captures = executable.device.kind != "cpu" if captures is None else captures
@@ -71,7 +74,12 @@ class ProgramRunner:
         """Make the arena large enough for every step, so that it never moves under a capture."""
         sizes = Sizes(max_tokens, max_seqs, -(-context_len // self.page_size), max_seqs)
         sizes = self.bucket(sizes) if self._captures else self._widened(sizes)
-        values = {"t": sizes.tokens, "seqs": sizes.seqs, "width": sizes.width, "rows": sizes.rows}
+        values = {
+            layout.NUM_TOKENS: sizes.tokens,
+            layout.NUM_SEQS: sizes.seqs,
+            layout.WIDTH: sizes.width,
+            layout.NUM_ROWS: sizes.rows,
+        }
         self.executable.reserve(values)
 
     def run(self, work: Sequence[Work]) -> StepResult:
@@ -95,17 +103,21 @@ class ProgramRunner:
 
     def _widened(self, least: Sizes) -> Sizes:
         width = -(-least.width // WIDTH_STEP) * WIDTH_STEP
-        return Sizes(least.tokens, least.seqs, self._cap("width", width), least.rows)
+        return Sizes(least.tokens, least.seqs, self._cap(layout.WIDTH, width), least.rows)
 
     def bucket(self, least: Sizes) -> Sizes:
         """The padded sizes that a batch of these sizes runs at."""
-        seqs = self._cap("seqs", round_up(least.seqs, SEQ_BUCKETS))
+        seqs = self._cap(layout.NUM_SEQS, round_up(least.seqs, SEQ_BUCKETS))
         # a pure decode step stays one: as many tokens as sequences
         is_decode = least.tokens == least.seqs
-        tokens = seqs if is_decode else self._cap("t", round_up(least.tokens, TOKEN_BUCKETS))
+        tokens = (
+            seqs
+            if is_decode
+            else self._cap(layout.NUM_TOKENS, round_up(least.tokens, TOKEN_BUCKETS))
+        )
         # more rows than sequences only where prompts are scored
-        rows = self._cap("rows", round_up(max(seqs, least.rows), SEQ_BUCKETS))
-        width = self._cap("width", round_up(least.width, WIDTH_BUCKETS))
+        rows = self._cap(layout.NUM_ROWS, round_up(max(seqs, least.rows), SEQ_BUCKETS))
+        width = self._cap(layout.WIDTH, round_up(least.width, WIDTH_BUCKETS))
         return Sizes(tokens, seqs, width, rows)
 
     def warm_up(self, decode_batches: Iterable[int]) -> None:

@@ -10,6 +10,7 @@ from tilewright.ir.layout import (
     INPUT_IDS,
     LOGIT_ROWS,
     PAGE_TABLE,
+    POSITION_IDS,
     QUERY_STARTS,
     SEED,
     SLOTS,
@@ -19,7 +20,7 @@ from tilewright.ir.layout import (
     TOP_P,
 )
 from tilewright.ir.ops.sampling import sample
-from tilewright.runtime.engine.batch import POSITION_IDS, Sizes, make_batch, sizes_of
+from tilewright.runtime.engine.batch import Sizes, make_batch, sizes_of
 from tilewright.runtime.engine.engine import Engine, EngineConfig
 from tilewright.runtime.engine.runner import StepResult
 from tilewright.runtime.engine.tokenizer import Tokenizer

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from tilewright.ir import abi
 from tilewright.ir.dim import Symbol, symbol
 from tilewright.ir.encoding import ROWS
 from tilewright.ir.errors import ArtifactError, DeviceError, DimError, OutOfMemory, ShapeError
 from tilewright.ir.program import Buffer, Kernel, Program
 from tilewright.ir.steps import Choice, LaunchStep
 from tilewright.ir.types import TensorType, bf16, f32, i64
-from tilewright.runtime.cpu import ABI_VERSION, CpuDevice
+from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import MAX_BINDINGS, Executable
 
 # z = x * w + state; state += z's first row; count of threads in the last element of `threads`
@@ -64,7 +65,7 @@ int32_t tw_run(const Step* s, int64_t n, int32_t threads, int64_t* ns) {
 """
 
 
-def compile_library(folder, version=ABI_VERSION):
+def compile_library(folder, version=abi.VERSION):
     source, library = folder / "tiny.cpp", folder / f"tiny{version}.so"
     source.write_text(SOURCE)
     flags = ["-O1", "-shared", "-fPIC", f"-DVERSION={version}"]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tilewright.ir import abi
 from tilewright.ir.dim import Symbol, symbol, symbols_of
 from tilewright.ir.errors import ArtifactError, DeviceError, DimError, ShapeError
 from tilewright.ir.host_functions import register_function
@@ -26,7 +27,7 @@ from tilewright.ir.steps import (
 )
 from tilewright.ir.types import TensorType, bool_, f32, i64
 from tilewright.runtime.communicator import Single
-from tilewright.runtime.cpu import ABI_VERSION, CpuDevice
+from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.prepared import Prepared
 from tilewright.runtime.program_json import program_from_json, program_to_json
@@ -74,7 +75,7 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("library")
     source, made = folder / "steps.cpp", folder / "steps.so"
     source.write_text(SOURCE)
-    flags = ["-O1", "-shared", "-fPIC", f"-DVERSION={ABI_VERSION}"]
+    flags = ["-O1", "-shared", "-fPIC", f"-DVERSION={abi.VERSION}"]
     subprocess.run(["g++", *flags, "-o", made, source], check=True)
     return made.read_bytes()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.codegen.cpp import abi
 from tilewright.codegen.cpp.compile import compile_library
 from tilewright.codegen.cpp.emit import emit_kernel
 from tilewright.codegen.loops import LoopKernel
+from tilewright.ir import abi
 from tilewright.ir.dim import evaluate
 from tilewright.ir.target import cpu
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.codegen.cpp import abi
 from tilewright.codegen.cpp.compile import compile_library, find_compiler, group_sources
 from tilewright.codegen.cpp.emit import emit_kernel
 from tilewright.codegen.loops import Axis, Load, LoopKernel, Param, Pointwise, Store
-from tilewright.ir import switches
+from tilewright.ir import abi, switches
 from tilewright.ir.dim import symbol
 from tilewright.ir.errors import BuildError, OptionError
 from tilewright.ir.target import cpu

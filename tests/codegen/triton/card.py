@@ -6,10 +6,12 @@ import numpy as np
 
 from tilewright.codegen.triton.compile import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
+from tilewright.ir import abi
 from tilewright.ir.dim import evaluate
 from tilewright.ir.program import Kernel
 from tilewright.ir.target import get_target
-from tilewright.runtime.cuda import CudaDevice, CudaModule
+from tilewright.runtime.cuda import CudaDevice
+from tilewright.runtime.cuda_module import CudaModule
 from tilewright.runtime.device import Launch
 
 from .harness import Case, flat
@@ -41,9 +43,9 @@ class Card:
             made = compile_kernel(emitted, self.target)
             blobs[emitted.name] = made.binary
             options = {
-                "pdl": emitted.pdl,
-                "hidden": made.hidden,
-                "dims": [kind for _, kind in emitted.signature[len(emitted.buffers) :]],
+                abi.PDL: emitted.pdl,
+                abi.HIDDEN: made.hidden,
+                abi.DIMS: [kind for _, kind in emitted.signature[len(emitted.buffers) :]],
             }
             kernel = Kernel(
                 name=made.entry,

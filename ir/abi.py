@@ -1,4 +1,6 @@
-"""The interface between a CPU library and whoever runs it: names, layouts and fixed sizes.
+"""The interfaces between compiled code and whoever runs it: names, layouts and fixed numbers.
+
+The first is that of a CPU library.
 
 One shared library a program. It exports, besides the kernels (names of `Program.kernels`):
 
@@ -34,13 +36,24 @@ Every kernel is `void NAME(void* const* p, const int64_t* d, const TwTeam* team)
 threads of the team, and has a twin `void NAME_scratch(const int64_t* d, int64_t num_threads,
 int64_t need[2])` that says how many bytes of scratch each thread (need[0]) and the team together
 (need[1]) want. Results depend neither on the number of threads nor on how many rows there are.
+
+A kernel that looks at data which may be unfit leaves a record of each such place (Check, in
+ir/program.py): RECORD below, all zero while there was no fault.
 """
+
+import numpy as np
 
 VERSION = 2
 
 # what tw_run returns
 OK, NO_MEMORY, BAD_STEP = 0, 1, 2
 
-PANEL = 32  # columns of a packed weight that lie side by side: one 64-byte line of bf16
-K_BLOCK = 256  # products summed from zero before they join the total; part of every result's bits
-KEY_SPLIT = 256  # keys of one partial softmax; part of every attention result's bits
+STEP = np.dtype([("kernel", "<i4"), ("reserved", "<i4"), ("p", "<u8"), ("d", "<u8")])  # TwStep
+
+RECORD_WORDS = 2  # i64 each: size + 1 (0: no fault), and the index
+RECORD_BYTES = 8 * RECORD_WORDS
+
+# What a launch of a Triton kernel must know, in `Kernel.options`.
+DIMS = "dims"  # types of the integers that follow the buffers: i32 or i64 each
+HIDDEN = "hidden"  # how many pointers follow those: scratch memory first, then unused ones
+PDL = "pdl"  # whether it may begin while the launch before it still runs
