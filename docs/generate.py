@@ -23,6 +23,7 @@ KINDS = {
     "reduce": "collapses axes",
     "scan": "a running reduction",
     "gather": "an index decides which element is read",
+    "scatter": "an index decides which element is written",
     "contract": "sums of products",
     "attention": "a composite around two contractions",
     "composite": "taken apart by `decompose` unless a kernel exists for it as a whole",

@@ -6,10 +6,12 @@ from typing import Any
 
 from ..loops import Contract, LoopKernel, PagedAttention, Part, Pointwise, Reduce, Sample
 from ..templates.scan import Scan
+from ..templates.scatter import Scatter
 from .contract import contract_headers, contract_scratch, emit_contract
 from .pointwise import emit_pointwise
 from .reduce import emit_reduce, reduce_scratch
 from .scan import emit_scan, scan_scratch
+from .scatter import emit_scatter, scatter_scratch
 from .special import attention_scratch, emit_attention, emit_sample, sample_scratch
 
 
@@ -31,6 +33,7 @@ PRINTERS: dict[type[Part], Printer] = {
     Pointwise: Printer(emit_pointwise, lambda part: ("tw_math.h",)),
     Reduce: Printer(emit_reduce, lambda part: ("tw_reduce.h",), reduce_scratch),
     Scan: Printer(emit_scan, lambda part: ("tw_scan.h",), scan_scratch),
+    Scatter: Printer(emit_scatter, lambda part: ("tw_scan.h",), scatter_scratch),
     Contract: Printer(emit_contract, contract_headers, contract_scratch),
     PagedAttention: Printer(emit_attention, lambda part: ("tw_attention.h",), attention_scratch),
     Sample: Printer(emit_sample, lambda part: ("tw_sample.h",), sample_scratch),

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from ...ir.dim import product
 from ...ir.types import DType
-from ..inline import combination
-from ..loops import Element, LoopKernel, Reduce, Reduction, Ref
+from ..loops import Element, LoopKernel, Reduce, Reduction
 from . import dims
+from .combine import combine_struct
 from .elements import Scope, value_type
 from .pointwise import declarations, decode
-from .scalars import constant, convert
+from .scalars import convert
 from .sweep import buffer_sink, store_sink, sweep
 
 # (function, identity, whether the index is wanted) -> the state for it; others fold one by one
@@ -205,23 +205,8 @@ def combines(kernel: LoopKernel, reductions: Sequence[Reduction], name: str) -> 
     for reduction in reductions:
         if _known_state(reduction) is not None:
             continue
-        dtype = reduction.running
-        kind = value_type(dtype)
-        scope = Scope(kernel, frozenset(), {n: (n, frozenset()) for n in "xy"})
-        made = combination(reduction.combine, Ref("x", dtype), Ref("y", dtype))
-        result = convert(scope.emit(made), made.dtype, dtype)
-        start = constant(reduction.combine.identity_of(reduction.value.dtype), dtype)
-        lines += [
-            f"struct {name}_{reduction.name} {{",
-            f"    typedef {kind} V;",
-            f"    static V identity() {{ return {start}; }}",
-            "    TW_INLINE V combine(V x, V y) {",
-            *("        " + line for line in scope.pop()),
-            f"        return {result};",
-            "    }",
-            "};",
-            "",
-        ]
+        of, own = reduction.value.dtype, f"{name}_{reduction.name}"
+        lines += combine_struct(kernel, reduction.combine, of, reduction.running, own)
     return lines
 
 

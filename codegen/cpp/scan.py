@@ -5,15 +5,11 @@ handed from chunk to chunk. The same combinations either way. Rows that lie side
 side by side.
 """
 
-from dataclasses import dataclass
-
-from ...ir.combine import Combine
 from ...ir.dim import product
-from ...ir.types import DType, bool_
-from ..inline import build_scalar
-from ..loops import Element, LoopKernel, Ref
+from ..loops import Element, LoopKernel
 from ..templates.scan import RESULT, Scan
 from . import dims
+from .combine import Combined, combined
 from .elements import Scope, value_type
 from .pointwise import declarations, decode
 from .scalars import constant, convert
@@ -22,16 +18,15 @@ from .sweep import buffer_sink, store_sink, sweep
 CHUNK = 4096  # elements that are scanned by themselves: decides bits, so not to be tuned lightly
 LANES = 128  # neighbouring rows that are scanned side by side
 BLOCK = 64  # places of theirs that are combined by themselves: decides bits as well
-_ON_VECTORS = {"add": "TwAdd", "mul": "TwMul", "maximum": "TwMax", "minimum": "TwMin"}
 
 
 def emit_scan(kernel: LoopKernel, part: Scan, name: str) -> list[str]:
     """A function that computes the part."""
-    joins = combine_struct(kernel, part.combine, part.dtype, name)
+    by = combined(kernel, part.combine, part.dtype, name)
     start = constant(part.combine.identity_of(part.dtype), part.dtype)
-    body = _across(kernel, part, joins) if part.is_across else _along(kernel, part, joins)
+    body = _across(kernel, part, by) if part.is_across else _along(kernel, part, by)
     return [
-        *joins.lines,
+        *by.lines,
         f"static void {name}(TW_ARGS) {{",
         *("    " + line for line in declarations(kernel)),
         f"    const {value_type(part.dtype)} start = {start};",
@@ -40,9 +35,10 @@ def emit_scan(kernel: LoopKernel, part: Scan, name: str) -> list[str]:
     ]
 
 
-def _along(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
+def _along(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
     """Row by row, or the chunks of all rows in order."""
     kind = value_type(part.dtype)
+    scan = "tw_scan_wide" if by.on_vectors else "tw_scan_blocks"
     known = frozenset(a.name for a in part.rows)
     scope = Scope(kernel, known | {part.axis.name}, extents=(*part.rows, part.axis))
     axis, extent = dims.name(part.axis.name), dims.text(part.axis.extent)
@@ -56,10 +52,10 @@ def _along(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
     sweep(scope, part.axis.name, "lo", "hi", [_fill(scope, part, f"buffer[{axis} - lo]")])
     _write(
         scope,
-        f"const {kind} total = {joins.function}<{joins.struct}>(buffer, hi - lo, start);",
+        f"const {kind} total = {scan}<{by.struct}>(buffer, hi - lo, start);",
         "if (wide) tw_await_turn(team, 1, item);",
         f"const {kind} before = item % chunks ? *carried : start;",
-        f"*carried = {joins.struct}::join(before, total);",
+        f"*carried = {by.struct}::combine(before, total);",
         "if (wide) tw_end_turn(team, 1, item);",
     )
     _sweep_stores(
@@ -68,7 +64,7 @@ def _along(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
         part.axis.name,
         "lo",
         "hi",
-        f"{joins.struct}::join(before, buffer[{axis} - lo])",
+        f"{by.struct}::combine(before, buffer[{axis} - lo])",
     )
     return [
         f"alignas(64) {kind} buffer[{CHUNK}];",
@@ -88,7 +84,7 @@ def _along(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
     ]
 
 
-def _across(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
+def _across(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
     """Neighbouring rows side by side, place after place."""
     kind = value_type(part.dtype)
     *outer, inner = part.rows
@@ -108,7 +104,7 @@ def _across(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
         scope,
         f"if ({axis} % {BLOCK} == 0)",
         "    for (int64_t i = 0; i < hi - lo; ++i) {",
-        f"        before[i] = {joins.struct}::join(before[i], block[i]);",
+        f"        before[i] = {by.struct}::combine(before[i], block[i]);",
         "        block[i] = start;",
         "    }",
     )
@@ -116,11 +112,11 @@ def _across(kernel: LoopKernel, part: Scan, joins: "Joins") -> list[str]:
     _write(
         scope,
         "for (int64_t i = 0; i < hi - lo; ++i)",
-        f"    block[i] = {joins.struct}::join(block[i], value[i]);",
+        f"    block[i] = {by.struct}::combine(block[i], value[i]);",
     )
     at = f"{lane} - lo"
     _sweep_stores(
-        scope, part, inner.name, "lo", "hi", f"{joins.struct}::join(before[{at}], block[{at}])"
+        scope, part, inner.name, "lo", "hi", f"{by.struct}::combine(before[{at}], block[{at}])"
     )
     steps = scope.pop()
     head = f"for (int64_t {axis} = 0; {axis} < {dims.text(part.axis.extent)}; ++{axis}) {{"
@@ -156,35 +152,3 @@ def _fill(scope: Scope, part: Scan, place: str):
 def scan_scratch(kernel: LoopKernel, part: Scan, name: str) -> list[str]:
     """Statements that raise need[] to what the part wants."""
     return ["need[1] = tw_greater(need[1], 64);"]
-
-
-@dataclass(frozen=True)
-class Joins:
-    """A combine in C++: the struct whose `join` it is, and what of tw_scan.h scans by it."""
-
-    struct: str
-    function: str
-    lines: tuple[str, ...] = ()
-
-
-def combine_struct(kernel: LoopKernel, combine: Combine, dtype: DType, name: str) -> Joins:
-    """The combine over elements of `dtype`."""
-    if combine.function in _ON_VECTORS and dtype != bool_:
-        return Joins(_ON_VECTORS[combine.function], "tw_scan_wide")
-    kind = value_type(dtype)
-    nothing: frozenset[str] = frozenset()
-    scope = Scope(kernel, nothing, {"x": ("x", nothing), "y": ("y", nothing)})
-    operands: dict[str, Element] = {n: Ref(n, dtype) for n in ("x", "y")}
-    element = build_scalar(combine.tree, operands, {}, dtype)
-    scope.push(hoists=False)
-    scope.write(f"return {convert(scope.emit(element), element.dtype, dtype)};")
-    struct = f"{name}_combine"
-    lines = (
-        f"struct {struct} {{",
-        f"    TW_INLINE {kind} join({kind} x, {kind} y) {{",
-        *("        " + line for line in scope.pop()),
-        "    }",
-        "};",
-        "",
-    )
-    return Joins(struct, "tw_scan_blocks", lines)

@@ -20,16 +20,16 @@ TW_INLINE void tw_end_turn(const TwTeam* team, int counter, int64_t item) {
 // ---- combines that work on vectors as on numbers -------------------------------------------------
 
 struct TwAdd {
-    template <class V> TW_INLINE V join(V x, V y) { return (V)(x + y); }
+    template <class V> TW_INLINE V combine(V x, V y) { return (V)(x + y); }
 };
 struct TwMul {
-    template <class V> TW_INLINE V join(V x, V y) { return (V)(x * y); }
+    template <class V> TW_INLINE V combine(V x, V y) { return (V)(x * y); }
 };
 struct TwMax {
-    template <class V> TW_INLINE V join(V x, V y) { return (x > y) | (x != x) ? x : y; }
+    template <class V> TW_INLINE V combine(V x, V y) { return (x > y) | (x != x) ? x : y; }
 };
 struct TwMin {
-    template <class V> TW_INLINE V join(V x, V y) { return (x < y) | (x != x) ? x : y; }
+    template <class V> TW_INLINE V combine(V x, V y) { return (x < y) | (x != x) ? x : y; }
 };
 
 template <int bytes> struct TwSigned;
@@ -48,13 +48,13 @@ struct TwWide {
 };
 
 // Each lane combined with the `d` (twice as many, ...) before it.
-template <class J, class A, int d>
+template <class C, class A, int d>
 TW_INLINE typename TwWide<A>::V tw_lanes(typename TwWide<A>::V v, typename TwWide<A>::V starts) {
     typedef TwWide<A> W;
     if constexpr (d < W::lanes) {
         typename W::M from;
         for (int i = 0; i < W::lanes; ++i) from[i] = i >= d ? W::lanes + i - d : i;
-        return tw_lanes<J, A, 2 * d>(J::join(__builtin_shuffle(starts, v, from), v), starts);
+        return tw_lanes<C, A, 2 * d>(C::combine(__builtin_shuffle(starts, v, from), v), starts);
     }
     return v;
 }
@@ -68,21 +68,21 @@ TW_INLINE typename TwWide<A>::V tw_last_lane(typename TwWide<A>::V v) {
 
 // Four vectors; `before` is what lies before them, in every lane. Only its own combination waits for
 // the group before.
-template <class J, class A>
+template <class C, class A>
 TW_INLINE void tw_scan_group(A* x, typename TwWide<A>::V* before, typename TwWide<A>::V starts) {
     typedef TwWide<A> W;
     typename W::V total = starts;
     for (int j = 0; j < 4; ++j) {
-        typename W::V v = tw_lanes<J, A, 1>(*(typename W::Any*)(x + j * W::lanes), starts);
-        if (j) v = J::join(total, v);
+        typename W::V v = tw_lanes<C, A, 1>(*(typename W::Any*)(x + j * W::lanes), starts);
+        if (j) v = C::combine(total, v);
         total = tw_last_lane<A>(v);
-        *(typename W::Any*)(x + j * W::lanes) = J::join(*before, v);
+        *(typename W::Any*)(x + j * W::lanes) = C::combine(*before, v);
     }
-    *before = J::join(*before, total);
+    *before = C::combine(*before, total);
 }
 
 // x[i] = start, x[0], ..., x[i] combined. -> the last of them
-template <class J, class A>
+template <class C, class A>
 TW_INLINE A tw_scan_wide(A* x, int64_t n, A start) {
     typedef TwWide<A> W;
     const int group = 4 * W::lanes;
@@ -90,18 +90,18 @@ TW_INLINE A tw_scan_wide(A* x, int64_t n, A start) {
     for (int i = 0; i < W::lanes; ++i) starts[i] = start;
     typename W::V before = starts;
     int64_t i = 0;
-    for (; i + group <= n; i += group) tw_scan_group<J, A>(x + i, &before, starts);
+    for (; i + group <= n; i += group) tw_scan_group<C, A>(x + i, &before, starts);
     if (i < n) {
         A rest[group];
         for (int j = 0; j < group; ++j) rest[j] = i + j < n ? x[i + j] : start;
-        tw_scan_group<J, A>(rest, &before, starts);
+        tw_scan_group<C, A>(rest, &before, starts);
         for (int j = 0; i + j < n; ++j) x[i + j] = rest[j];
     }
     return n ? x[n - 1] : start;
 }
 
 // The same for any combine: eight blocks side by side, so that none waits for the one before.
-template <class J, class A>
+template <class C, class A>
 TW_INLINE A tw_scan_blocks(A* x, int64_t n, A start) {
     const int64_t block = 64, side = 8;
     A before = start;
@@ -113,15 +113,15 @@ TW_INLINE A tw_scan_blocks(A* x, int64_t n, A start) {
             for (int64_t c = 0; c < side; ++c) last[c] = y[c * block];
             for (int64_t i = 1; i < block; ++i)
                 for (int64_t c = 0; c < side; ++c)
-                    y[c * block + i] = last[c] = J::join(last[c], y[c * block + i]);
+                    y[c * block + i] = last[c] = C::combine(last[c], y[c * block + i]);
         } else {
             for (int64_t i = 0; i < count; ++i)
-                if (i % block) y[i] = J::join(y[i - 1], y[i]);
+                if (i % block) y[i] = C::combine(y[i - 1], y[i]);
         }
         for (int64_t from = 0; from < count; from += block) {
             const int64_t to = tw_lesser(from + block, count);
 #pragma omp simd
-            for (int64_t i = from; i < to; ++i) y[i] = J::join(before, y[i]);
+            for (int64_t i = from; i < to; ++i) y[i] = C::combine(before, y[i]);
             before = y[to - 1];
         }
     }

@@ -7,26 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ...ir.graph import Graph, Node, Value
-
-# kinds of groups, by the kind of the op that decides the kernel's template
-_GROUP_KIND = {
-    "elementwise": "pointwise",
-    "gather": "pointwise",
-    "state": "pointwise",
-    "view": "pointwise",
-    "source": "pointwise",
-    "reduce": "reduce",
-    "composite": "reduce",
-    "contract": "contract",
-    "attention": "attention",
-    "sample": "sample",
-    "scan": "scan",
-}
+from ..templates import template_of
 
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that become one kernel. `anchor` is the node that decides its template."""
+    """Nodes that become one kernel. `anchor` decides its template, `kind` is that one's name."""
 
     kind: str
     anchor: Node
@@ -54,7 +40,7 @@ class Groups:
     def make(self, node: Node) -> Group:
         """A group of its own for `node`."""
         at = self.place[node]
-        group = Group(_GROUP_KIND[node.op.kind], node, {node}, at, at)
+        group = Group(template_of([node]).name, node, {node}, at, at)
         self.of[node] = group
         self._forget()
         return group

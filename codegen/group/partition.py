@@ -7,6 +7,7 @@ from ...ir.dim import Dim
 from ...ir.graph import Graph, Node, Value
 from ...ir.plan import Plan
 from ...ir.report import Findings
+from ..templates import template_of
 from .fusion import Fusion
 from .grouping import Groups
 
@@ -80,21 +81,12 @@ def _is_pool(graph: Graph, value: Value) -> bool:
     return value in graph.states or (value.node is not None and value.node.op.kind == "state")
 
 
-def kind_of(nodes: Sequence[Node]) -> str:
-    """The template of a group."""
-    kinds = {n.op.kind for n in nodes}
-    for kind in ("contract", "attention", "sample", "scan"):
-        if kind in kinds:
-            return kind
-    return "reduce" if kinds & {"reduce", "composite"} else "pointwise"
-
-
 def summary(plan: Plan) -> list[str]:
     """How many groups of each template, and the bytes they move at the likely sizes."""
     count: Counter[str] = Counter()
     moved: Counter[str] = Counter()
     for name, nodes in plan.groups.items():
-        kind = kind_of(nodes)
+        kind = template_of(nodes).name
         count[kind] += 1
         moved[kind] += plan.graph.facts.hint(traffic(plan, name))
     return [f"{count[k]} {k} groups, {moved[k]:,} bytes" for k in sorted(count)]

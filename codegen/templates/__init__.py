@@ -13,11 +13,13 @@ from .pointwise import PointwiseTemplate
 from .reduce import ReduceTemplate
 from .sample import SampleTemplate
 from .scan import ScanTemplate
+from .scatter import ScatterTemplate
 from .template import Bucket, Template
 
 TEMPLATES: tuple[Template, ...] = (
     ContractTemplate(),
     ScanTemplate(),
+    ScatterTemplate(),
     ReduceTemplate(),
     AttentionTemplate(),
     SampleTemplate(),

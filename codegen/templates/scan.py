@@ -12,12 +12,12 @@ from ...ir.combine import Combine
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.graph import Node, Value
 from ...ir.target import Target
-from ...ir.types import DType, f32, f64
+from ...ir.types import DType
 from ..elements import index_facts
 from ..forward import forward_index, path_between
 from ..indexing import linearize
 from ..inline import Inliner
-from ..loops import Axis, Element, LoopKernel, Part, Ref, Store
+from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
 from .reduce import FEW_ROWS
 from .template import WARPS, Bucket, Schedule, Template, clip, power_of_2, powers_of_2, warps
 
@@ -31,7 +31,7 @@ class Scan(Part):
 
     In them Ref(RESULT) is `value` at this place combined with those of all places before it, in
     `dtype`: f32 for floats (f64 for f64); integers wrap in their own width. A result of n floats
-    carries the roundings of at most 4 + n / 64 combinations where these have a form for vectors
+    carries the roundings of at most 8 + n / 64 combinations where these have a form for vectors
     (`codegen/cpp/tw_scan.h`), 64 + n / 64 elsewhere. `is_across`: the last of the rows is inside
     the axis, so that neighbouring rows lie side by side in memory.
     """
@@ -82,7 +82,7 @@ class ScanTemplate(Template):
         index = tuple(inliner.axis(f"_i{i}", d) for i, d in enumerate(x.shape))
         axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape))
         value = inliner.element(x, index)
-        dtype = x.dtype if not x.dtype.is_float else f64 if x.dtype == f64 else f32
+        dtype = widened(x.dtype)
         ref = Ref(RESULT, dtype)
         inliner.bound[result] = lambda place: ref
         inliner.forget()

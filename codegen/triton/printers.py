@@ -11,6 +11,7 @@ from ..templates.contract_schedules import DotSchedule, GemvSchedule
 from ..templates.pointwise import PointwiseSchedule
 from ..templates.reduce import ReduceSchedule
 from ..templates.scan import Scan, ScanSchedule
+from ..templates.scatter import Scatter, ScatterSchedule
 from ..templates.template import Schedule
 from .attention import attention_pieces, emit_attention
 from .body import Context, Emitted
@@ -20,6 +21,7 @@ from .reduce import emit_reduce, reduce_pieces
 from .rewrite import Piece
 from .sample import SampleJoin, SampleSplit, emit_sample, sample_pieces
 from .scan import emit_scan, scan_pieces
+from .scatter import emit_scatter
 
 Pieces = tuple[Sequence[Piece], Sequence[Schedule]]  # the launches of a kernel, in order
 
@@ -60,6 +62,7 @@ PRINTERS: dict[type[Part], Printer] = {
         scan_pieces,
         lambda part: [product(a.extent for a in part.rows)],
     ),
+    Scatter: Printer((ScatterSchedule,), emit_scatter),
     Contract: Printer(
         (GemvSchedule, DotSchedule),
         emit_contract,

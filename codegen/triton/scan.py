@@ -6,14 +6,13 @@ to, and every program of the second combines the pieces before its own.
 
 from dataclasses import replace
 
-from ...ir.combine import Combine
 from ...ir.dim import Dim, ceildiv, product
-from ...ir.types import DType, TensorType
+from ...ir.types import DType, TensorType, bool_, i32
 from ..elements import index_facts
-from ..inline import build_scalar
-from ..loops import Element, LoopKernel, Param, Ref
+from ..loops import LoopKernel, Param
 from ..templates.scan import RESULT, Scan, ScanSchedule
 from .body import Body, Context, Emitted, finish
+from .combine import combine_function
 from .elements import AxisVar, Env, Val
 from .names import constant, value_type
 from .pointwise import split_index
@@ -33,7 +32,7 @@ def scan_pieces(
     assert isinstance(part, Scan)
     rows = product(a.extent for a in part.rows)
     count = ceildiv(part.axis.extent, schedule.piece)
-    totals = Param(TensorType((rows, count), part.dtype), True)
+    totals = Param(TensorType((rows, count), carried(part.dtype)), True)
     first = replace(kernel, params=(*kernel.params, totals), parts=(replace(part, stores=()),))
     read = replace(totals, is_written=False)
     second = replace(kernel, params=(*kernel.params, read))
@@ -47,7 +46,7 @@ def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> E
     body = Body(pdl=context.pdl)
     body.start_dependents()
     body.wait()
-    helper = combine_function(kernel, part.combine, part.dtype)
+    helper = combine_function(kernel, part.combine, part.dtype, "combined")
     _Emitter(kernel, part, schedule, body).emit()
     grid: tuple[Dim, ...] = (ceildiv(product(a.extent for a in part.rows), schedule.rows),)
     if schedule.piece is not None:
@@ -55,13 +54,18 @@ def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> E
     return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps, helpers=helper)
 
 
+def carried(dtype: DType) -> DType:
+    """As what values of `dtype` are combined."""
+    return i32 if dtype == bool_ else dtype
+
+
 class _Emitter:
     def __init__(self, kernel: LoopKernel, part: Scan, schedule: ScanSchedule, body: Body):
         self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
         self.facts = index_facts(kernel, ())
         self.scalars = Env(body, kernel, (), {}, "", 0)
-        self.start = constant(part.combine.identity_of(part.dtype), part.dtype)
-        self.kind = value_type(part.dtype)
+        self.start = constant(part.combine.identity_of(part.dtype), carried(part.dtype))
+        self.kind = value_type(carried(part.dtype))
         self.extent = self.scalars.dim(part.axis.extent).text
 
     def emit(self) -> None:
@@ -145,17 +149,8 @@ class _Emitter:
         body.line(f"{scanned} = combined(carry, {scanned})")
         body.line(f"carry = {self.last(scanned, self.lanes, block)}")
         every = frozenset([a.name for a in part.rows] + [name])
+        if part.dtype == bool_:
+            scanned = body.name(f"{scanned} != 0", every)
         refs[RESULT] = Val(scanned, every, frozenset([ROWS, AXIS]))
         for store in part.stores:
             env.store(store)
-
-
-def combine_function(kernel: LoopKernel, combine: Combine, dtype: DType) -> str:
-    """The combine as a function `combined` of the kernel's module."""
-    body = Body()
-    env = Env(body, kernel, (), {}, "", 0, {n: Val(n) for n in ("x", "y")})
-    operands: dict[str, Element] = {n: Ref(n, dtype) for n in ("x", "y")}
-    element = build_scalar(combine.tree, operands, {}, dtype)
-    result = env.to(env.value(element), element.dtype, dtype).text
-    lines = [*body.root.lines(1), f"    return {result}"]
-    return "\n".join(["@triton.jit", "def combined(x, y):", *lines, "", "", ""])

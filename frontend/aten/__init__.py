@@ -11,6 +11,7 @@ from . import (
     pointwise,
     reduce,
     scan,
+    scatter,
     source,
     symbolic,
     view,

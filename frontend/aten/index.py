@@ -41,17 +41,26 @@ def _take_along_dim(call: Call, x: Value, index: Value, dim: int | None = None) 
 
 @handles("index.Tensor", "_unsafe_index.Tensor", may_fail=True)
 def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
-    used = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    if any(index.dtype in (types.bool_, types.u8) for _, index in used):
+    if any(v is not None and v.dtype in (types.bool_, types.u8) for v in indices):
         raise Declined("indexing by a mask: the result's size depends on its values; use where")
+    flat, place, axis, _ = at_places(call, x, indices)
+    return call.b.gather(flat, place, axis=axis)
+
+
+def at_places(
+    call: Call, x: Value, indices: tuple[Value | None, ...]
+) -> tuple[Value, Value, int, list[int]]:
+    """Where index tensors, one an axis or None, lie in x.
+
+    They name one element each of their axes: -> x with these axes flattened into one, where in it
+    the elements lie, which axis it is, and the order of x's axes that was flattened.
+    """
+    used = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     axes = [axis for axis, _ in used]
     if len(used) == 1:
         (axis, index) = used[0]
-        return call.b.gather(
-            x, call.b.check_index(index, size=x.shape[axis], wraps=True), axis=axis
-        )
-    # Several index tensors read one element each from their axes: gather from the flattened axes
-    # at the flattened index.
+        place = call.b.check_index(index, size=x.shape[axis], wraps=True)
+        return x, place, axis, list(range(x.type.rank))
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
     before = axes[0] if adjacent else 0  # torch moves scattered axes to the front
@@ -69,7 +78,7 @@ def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
             place = call.b.mul(place, call.value(stride, place.dtype))
         total = place if total is None else call.b.add(total, place)
     assert total is not None, "indexing names at least one axis"
-    return call.b.gather(call.reshape(moved, flat_shape), total, axis=before)
+    return call.reshape(moved, flat_shape), total, before, order
 
 
 @handles("flip.default", of_numbers=True)

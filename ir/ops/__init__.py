@@ -9,6 +9,7 @@ from . import (
     index,
     reduce,
     sampling,
+    scatter,
     source,
     view,
 )

@@ -1,6 +1,7 @@
 """Runs loop IR with NumPy, in float64: what lowering is tested against, without an emitter."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,11 +23,13 @@ from tilewright.codegen.loops import (
     Select,
     Store,
 )
+from tilewright.codegen.templates import scatter
 from tilewright.codegen.templates.scan import RESULT, Scan
+from tilewright.codegen.templates.scatter import Scatter
 from tilewright.ir.combine import reduced, scanned
 from tilewright.ir.dim import compile_dims, symbols_of
 from tilewright.ir.op import OPS
-from tilewright.ir.scalar import FUNCTIONS
+from tilewright.ir.scalar import FUNCTIONS, evaluate_scalar
 
 
 def run_kernel(kernel: LoopKernel, buffers: list[np.ndarray], sizes: Mapping[str, int]) -> None:
@@ -156,6 +159,28 @@ class _Run:
         shape = self.shape(axes)
         value = np.broadcast_to(self.element(part.value), shape)
         self.refs[RESULT] = scanned(part.combine, value, -1)
+        for store in part.stores:
+            self.store(store, shape)
+
+    def scatter(self, part: Scatter) -> None:
+        self.grid(part.axes)
+        shape = self.shape(part.axes)
+        start = np.broadcast_to(self.element(part.start), shape)
+        result = start.astype(float if part.dtype.is_float else start.dtype)
+        lines = [*part.outer, *part.inner]
+        space = [replace(a, extent=n) for a, n in zip(lines, part.counts)]
+        space.insert(len(part.outer), part.source)
+        self.grid(space)
+        given = self.shape(space)
+        places = np.broadcast_to(self.element(part.index), given)
+        values = np.broadcast_to(self.element(part.value), given)
+        for at in np.ndindex(*given):
+            to = list(at)
+            to[len(part.outer)] = places[at]
+            x, y = result[tuple(to)], values[at]
+            result[tuple(to)] = evaluate_scalar(part.combine.tree, {"x": x, "y": y}, {})
+        self.grid(part.axes)
+        self.refs[scatter.RESULT] = result
         for store in part.stores:
             self.store(store, shape)
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from tilewright import passes
 from tilewright.codegen.encodings import choose_encodings
 from tilewright.codegen.group import make_plan
-from tilewright.codegen.group.partition import kind_of, traffic
+from tilewright.codegen.group.partition import traffic
 from tilewright.codegen.lower import lower_group
+from tilewright.codegen.templates import template_of
 from tilewright.ir.report import Report
 from tilewright.ir.target import cpu
 from tilewright.ir.types import bf16
@@ -138,6 +139,6 @@ def test_traffic_counts_what_must_move():
     # a lookup reads the rows it needs: stored narrow, widened when written; and the ids
     assert traffic(plan, "k0") == t * 32 * 2 + t * 32 * 4 + t * 8
     assert traffic(plan, "k2") == t * 32 * 4 + 32 * 4 + 64 * 32 * 2 + t * 64 * 4
-    assert [kind_of(nodes) for nodes in list(plan.groups.values())[:5]] == [
+    assert [template_of(nodes).name for nodes in list(plan.groups.values())[:5]] == [
         "pointwise", "pointwise", "contract", "pointwise", "attention",
     ]  # fmt: skip

@@ -323,3 +323,22 @@ def scan(name="cumsum", shape=(3, 13), axis=1, dtype=f32) -> Case:
     b = Builder()
     x = b.input("x", shape, dtype)
     return make(b, [b.mul(getattr(b, name)(b.add(x, x), axis=axis), x)], {})
+
+
+def scatter(combine="add", shape=(3, 5, 4), index=(7,), axis=1, dtype=f32) -> Case:
+    """Rows put at one of few places, computed in the kernel, with what follows."""
+    b = Builder()
+    x, where = b.input("x", shape, dtype), b.input("where", index, i64)
+    given = b.input("given", (*shape[:axis], *index, *shape[axis + 1 :]), dtype)
+    put = b.scatter(x, where, b.add(given, given), axis=axis, combine=combine)
+    return make(b, [b.mul(put, x)], {})
+
+
+def scatter_elements(combine="add", shape=(3, 5, 4), index=(2, 7, 4), axis=1, dtype=f32) -> Case:
+    """One place each, along the axis of lines that are not all there."""
+    b = Builder()
+    x, where, given = (
+        b.input(n, s, d)
+        for n, s, d in zip(("x", "where", "given"), (shape, index, index), (dtype, i64, dtype))
+    )
+    return make(b, [b.scatter_elements(x, where, given, axis=axis, combine=combine)], {})

@@ -1,0 +1,152 @@
+"""Scatter parts: the result's start, the updates, the stores, with a barrier after each.
+
+Threads share out the places that are written: the lines before the axis, or the places of the axis
+where those are few. Each goes through the updates in order and makes those that are its own.
+"""
+
+from dataclasses import replace
+
+from ...ir.dim import Dim, product, symbol
+from ...ir.types import TensorType
+from ..elements import substituted
+from ..loops import Load, LoopKernel, Param, Pointwise, Ref, Store
+from ..templates.scatter import RESULT, Scatter
+from . import dims
+from .combine import Combined, combined
+from .elements import Scope, value_type
+from .pointwise import declarations, decode, emit_pointwise
+from .scalars import NARROW, convert
+
+
+def emit_scatter(kernel: LoopKernel, part: Scatter, name: str) -> list[str]:
+    """Functions of the three steps, and one that calls them."""
+    in_place = _in_place(kernel, part)
+    own = len(kernel.params) if in_place is None else in_place
+    wide = kernel
+    if in_place is None:  # the result before its stores lies in the team's scratch
+        type = TensorType(tuple(a.extent for a in part.axes), part.dtype)
+        wide = replace(kernel, params=(*kernel.params, Param(type, True)))
+    place = _row_major(part)
+    by = combined(kernel, part.combine, part.dtype, name)
+    steps = {
+        "start": emit_pointwise(
+            wide, Pointwise(part.axes, (Store(own, place, part.start),)), f"{name}_start"
+        ),
+        "apply": _apply(wide, part, by, own, f"{name}_apply"),
+    }
+    if in_place is None:
+        result = {RESULT: Load(own, place, part.dtype)}
+        stores = tuple(replace(s, value=substituted(s.value, refs=result)) for s in part.stores)
+        steps["store"] = emit_pointwise(wide, Pointwise(part.axes, stores), f"{name}_store")
+    count = len(kernel.params)
+    return [
+        *by.lines,
+        *(line for lines in steps.values() for line in (*lines, "")),
+        f"static void {name}(TW_ARGS) {{",
+        f"    void* all[{count + 1}];",
+        f"    for (int i = 0; i < {count}; ++i) all[i] = p[i];",
+        f"    all[{count}] = team->shared;",
+        *(
+            line
+            for step in steps
+            for line in (f"    {name}_{step}(all, d, team);", "    tw_barrier(team);")
+        ),
+        "}",
+    ]
+
+
+def scatter_scratch(kernel: LoopKernel, part: Scatter, name: str) -> list[str]:
+    """Statements that raise need[] to what the part wants."""
+    if _in_place(kernel, part) is not None:
+        return []
+    size = dims.text(product(a.extent for a in part.axes) * part.dtype.nbytes)
+    known = [f"    const int64_t {dims.name(s)} = d[{i}];" for i, s in enumerate(kernel.symbols)]
+    return ["{", *known, f"    need[1] = tw_greater(need[1], {size});", "}"]
+
+
+def _row_major(part: Scatter) -> Dim:
+    place: Dim = 0
+    for axis in part.axes:
+        place = place * axis.extent + (symbol(axis.name) if axis.extent != 1 else 0)
+    return place
+
+
+def _in_place(kernel: LoopKernel, part: Scatter) -> int | None:
+    """The parameter that can hold the result while it is made: nothing else is stored."""
+    if len(part.stores) != 1 or not isinstance(part.stores[0].value, Ref):
+        return None
+    (store,) = part.stores
+    stored = kernel.params[store.param].type.dtype
+    is_same = stored == part.dtype and stored.name not in NARROW
+    return store.param if is_same and store.offset == _row_major(part) else None
+
+
+def _apply(kernel: LoopKernel, part: Scatter, by: Combined, own: int, name: str) -> list[str]:
+    """The updates: a loop over lines before, places of the source, lines after."""
+    axes = (*part.outer, part.source, *part.inner)
+    known = frozenset(a.name for a in part.outer)
+    scope = Scope(kernel, frozenset(a.name for a in axes), extents=axes)
+    scope.push(known, hoists=False)
+    outer = tuple(replace(a, extent=n) for a, n in zip(part.outer, part.counts) if a.extent != 1)
+    for line in decode(outer, "item"):
+        scope.write(line)
+    source, target = dims.name(part.source.name), dims.name(part.target.name)
+    inner_names = frozenset(a.name for a in part.inner)
+    per_line = bool(inner_names & scope.needs(part.index))
+    scope.push(frozenset((part.source.name,)), hoists=False)
+    if not per_line:
+        _choose(scope, part, target)
+    body = _inner(scope, part, by, own, per_line)
+    for line in body:
+        scope.write(line)
+    loop = scope.pop()
+    head = f"for (int64_t {source} = 0; {source} < {dims.text(part.source.extent)}; ++{source}) {{"
+    for line in (head, *("    " + x for x in loop), "}"):
+        scope.write(line)
+    lines = [
+        f"static void {name}(TW_ARGS) {{",
+        *("    " + line for line in declarations(kernel)),
+        *(f"    const int64_t {dims.name(a.name)} = 0;" for a in axes if a.extent == 1),
+        f"    const int64_t lines = {dims.text(product(a.extent for a in outer))};",
+        f"    const int64_t places = {dims.text(part.target.extent)};",
+        "    const bool by_line = lines >= team->nthreads;",
+        "    const int64_t first = by_line ? tw_cut(lines, team->tid, team->nthreads) : 0;",
+        "    const int64_t last = by_line ? tw_cut(lines, team->tid + 1, team->nthreads) : lines;",
+        "    const int64_t lo = by_line ? 0 : tw_cut(places, team->tid, team->nthreads);",
+        "    const int64_t hi = by_line ? places : tw_cut(places, team->tid + 1, team->nthreads);",
+        "    for (int64_t item = first; item < last; ++item) {",
+    ]
+    return [*lines, *("        " + line for line in scope.pop()), "    }", "}"]
+
+
+def _choose(scope: Scope, part: Scatter, target: str) -> None:
+    """The place of an update; the rest of the loop's turn is skipped where it is another's."""
+    scope.write(f"const int64_t {target} = (int64_t){scope.emit(part.index)};")
+    scope.write(f"if ({target} < lo || {target} >= hi) continue;")
+
+
+def _inner(scope: Scope, part: Scatter, by: Combined, own: int, per_line: bool) -> list[str]:
+    """Loops over the lines after the axis, around one update."""
+    loops = [
+        replace(a, extent=n)
+        for a, n in zip(part.inner, part.counts[len(part.outer) :])
+        if a.extent != 1
+    ]
+    for axis in loops:
+        scope.push(frozenset((axis.name,)), hoists=axis is not loops[0])
+    scope.push(hoists=False)
+    if per_line:
+        _choose(scope, part, dims.name(part.target.name))
+    value = convert(scope.emit(part.value), scope.dtype_of(part.value), part.dtype)
+    place = dims.text(_row_major(part))
+    scope.write(f"{value_type(part.dtype)}* const to = p{own} + {place};")
+    scope.write(f"*to = {by.struct}::combine(*to, {value});")
+    body = scope.pop()
+    for axis in reversed(loops):
+        within = [*scope.pop(), *body]
+        at = dims.name(axis.name)
+        # places of one update are different places
+        simd = ["#pragma omp simd"] if axis is loops[-1] and not per_line else []
+        head = f"for (int64_t {at} = 0; {at} < {dims.text(axis.extent)}; ++{at}) {{"
+        body = [*simd, head, *("    " + line for line in within), "}"]
+    return body

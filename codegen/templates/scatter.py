@@ -1,0 +1,135 @@
+"""Scatters: updates are put at places of one axis, one after another, whoever works on them.
+
+Updates of one place are combined in order of their index, so that a result is the same in every run
+and for any number of threads and programs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...ir.combine import Combine
+from ...ir.dim import Dim, product
+from ...ir.graph import Node, Value
+from ...ir.indexing import delinearize, linearize
+from ...ir.op import normalize_axis
+from ...ir.ops.scatter import COMBINES
+from ...ir.target import Target
+from ...ir.types import DType
+from ..forward import forward_index, path_between
+from ..inline import Inliner
+from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
+from .template import WARPS, Bucket, Schedule, Template, powers_of_2
+
+RESULT = "scatter"  # the name under which stores find what has become of an element
+
+
+@dataclass(frozen=True)
+class Scatter(Part):
+    """For every point of outer x target x inner: `start`, then the updates put there; the stores.
+
+    The updates of a line (a point of outer x inner) are `value` at the places of `source`, in
+    order; `index` says where on `target` each is put: it is inside, or there is a fault. `counts`
+    are the extents of outer, then inner, over which there are updates. In the stores Ref(RESULT) is
+    the result, in `dtype`: f32 for floats (f64 for f64); integers wrap in their own width.
+    """
+
+    outer: tuple[Axis, ...]
+    target: Axis
+    inner: tuple[Axis, ...]
+    source: Axis
+    counts: tuple[Dim, ...]
+    start: Element
+    index: Element
+    value: Element
+    combine: Combine
+    dtype: DType
+    stores: tuple[Store, ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the result."""
+        return (*self.outer, self.target, *self.inner)
+
+
+@dataclass(frozen=True)
+class ScatterSchedule(Schedule):
+    """`rows` places of the target a program, `width` lines within it."""
+
+    domain: ClassVar = {
+        "rows": powers_of_2(1, 1024),
+        "width": powers_of_2(1, 1024),
+        "num_warps": WARPS,
+    }
+
+    rows: int
+    width: int
+    num_warps: int = 4
+
+
+class ScatterTemplate(Template):
+    """One scatter, with what is computed before and after it element by element."""
+
+    name = "scatter"
+    kinds = frozenset(("scatter",))
+    parts = (Scatter,)
+
+    def lower(
+        self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
+    ) -> tuple[Scatter]:
+        (node,) = [n for n in nodes if n.op.kind == "scatter"]
+        x, where, updates = node.operands
+        result = node.results[0]
+        at = normalize_axis(node.attrs["axis"], x.type.rank)
+        # an index of its own for each line
+        is_rows = not where.type.rank == x.type.rank == updates.type.rank
+        axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape))
+        index = tuple(inliner.axis(a.name, a.extent) for a in axes)
+        given = where.shape if is_rows else (where.shape[at],)
+        source = Axis("_s", product(given))
+        place = delinearize(inliner.axis("_s", source.extent), given, inliner.facts)
+        rest = tuple(i for i in range(x.type.rank) if i != at)
+        update = (*index[:at], *place, *index[at + 1 :])
+        if is_rows:
+            counts = tuple(x.shape[i] for i in rest)
+            chosen = inliner.element(where, place)
+        else:
+            counts = tuple(where.shape[i] for i in rest)
+            chosen = inliner.element(where, update)
+        checked = inliner.checked(chosen, node, where, x.shape[at])
+        start, value = inliner.element(x, index), inliner.element(updates, update)
+        dtype = widened(x.dtype)
+        ref = Ref(RESULT, dtype)
+        inliner.bound[result] = lambda place: ref
+        inliner.forget()
+        stores = []
+        for output in outputs:
+            path = path_between(inliner, result, output) or []
+            to = forward_index(inliner, path, result, index)
+            stored = inliner.element(output, to)
+            number = inliner.param(output, is_written=True)
+            stores.append(Store(number, linearize(to, output.shape), stored))
+        return (
+            Scatter(
+                axes[:at],
+                axes[at],
+                axes[at + 1 :],
+                source,
+                counts,
+                start,
+                checked,
+                value,
+                COMBINES[node.attrs["combine"]],
+                dtype,
+                tuple(stores),
+            ),
+        )
+
+    def points(self, part: Scatter) -> Dim:
+        return product((*part.counts, part.source.extent))
+
+    def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+        (part,) = kernel.parts
+        inner = product(a.extent for a in part.inner)
+        wide = not isinstance(inner, int) or inner >= 64
+        return 0, [(0, None, ScatterSchedule(4, 64) if wide else ScatterSchedule(256, 1))]

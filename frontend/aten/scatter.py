@@ -1,0 +1,198 @@
+"""Operations in which a tensor of indices decides what is written."""
+
+from ...ir import types
+from ...ir.graph import Value
+from ...ir.op import broadcast_shapes
+from ...ir.ops.scatter import COMBINES
+from ..importer import Call, Declined, Scalar, handles
+from .index import at_places
+from .pointwise import Operand
+from .view import unpermute
+
+# torch's words for how updates are combined; a mean is a sum, divided
+_NAMES = {
+    "sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "mul",
+    "amax": "max", "amin": "min",
+}  # fmt: skip
+
+
+def _put(call: Call, x: Value, index: Value, updates: Value, axis: int, combine: str) -> Value:
+    """Updates put into x: slices of it, or elements where the index is of its shape."""
+    if x.dtype == types.bool_:
+        combine = {"add": "max", "mul": "min"}.get(combine, combine)
+    is_rows = updates.type.rank != index.type.rank or x.type.rank == 1
+    op = call.b.scatter if is_rows else call.b.scatter_elements
+    return op(x, index, updates, axis=axis, combine=combine)
+
+
+def _reduced(
+    call: Call, x: Value, index: Value, updates: Value, axis: int, reduce: str, include_self: bool
+) -> Value:
+    """Updates combined with each other, and (include_self) with what is there."""
+    b, combine = call.b, _NAMES[reduce]
+
+    def filled(value: Scalar, like: Value, dtype: types.DType) -> Value:
+        return call.broadcast(call.value(value, dtype), like.shape)
+
+    count = filled(1, x, types.i64)
+    if not include_self:
+        none, mark = (filled(v, o, types.bool_) for v, o in ((False, x), (True, updates)))
+        met = _put(call, none, index, mark, axis, "replace")
+        start = COMBINES[combine].identity_of(x.dtype)
+        x = b.where(met, b.constant(start, x.dtype), x)
+        count = b.where(met, b.constant(0, types.i64), count)
+    total = _put(call, x, index, updates, axis, combine)
+    if reduce != "mean":
+        return total
+    count = _put(call, count, index, filled(1, updates, types.i64), axis, "add")
+    count = call.value(count, x.dtype)
+    return b.div(total, count) if x.dtype.is_float else b.floordiv(total, count)
+
+
+# ---- an index for each element ---------------------------------------------------------------
+
+
+def _elements(call: Call, x: Value, index: Value, source: Operand) -> Value:
+    """One update an index: a number, or the leading part of a tensor."""
+    if not isinstance(source, Value):
+        return call.broadcast(call.value(source, x.dtype), index.shape)
+    for axis, size in enumerate(index.shape):
+        if source.shape[axis] != size:
+            source = call.b.slice(source, axis=axis, start=0, stop=size)
+    return call.value(source, x.dtype)
+
+
+@handles("scatter.src", "scatter.value", of_numbers=True, may_fail=True)
+def _scatter(call: Call, x: Value, dim: int, index: Value, source: Operand) -> Value:
+    updates = _elements(call, x, index, source)
+    return _put(call, x, index, updates, dim % x.type.rank, "replace")
+
+
+@handles("scatter.reduce", "scatter.value_reduce", of_numbers=True, may_fail=True)
+def _scatter_with(
+    call: Call, x: Value, dim: int, index: Value, source: Operand, *, reduce: str
+) -> Value:
+    updates = _elements(call, x, index, source)
+    return _put(call, x, index, updates, dim % x.type.rank, _NAMES[reduce])
+
+
+@handles("scatter_add.default", of_numbers=True, may_fail=True)
+def _scatter_add(call: Call, x: Value, dim: int, index: Value, source: Value) -> Value:
+    return _scatter_with(call, x, dim, index, source, reduce="add")
+
+
+@handles("scatter_reduce.two", of_numbers=True, may_fail=True)
+def _scatter_reduce(
+    call: Call,
+    x: Value,
+    dim: int,
+    index: Value,
+    source: Value,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Value:
+    updates = _elements(call, x, index, source)
+    return _reduced(call, x, index, updates, dim % x.type.rank, reduce, include_self)
+
+
+# ---- an index for each slice -----------------------------------------------------------------
+
+
+def _row(call: Call, index: Value) -> Value:
+    return call.reshape(index, (index.type.numel,))
+
+
+@handles("index_copy.default", of_numbers=True, may_fail=True)
+def _index_copy(call: Call, x: Value, dim: int, index: Value, source: Value) -> Value:
+    return call.b.scatter(x, _row(call, index), source, axis=dim % x.type.rank)
+
+
+@handles("index_add.default", of_numbers=True, may_fail=True)
+def _index_add(
+    call: Call, x: Value, dim: int, index: Value, source: Value, *, alpha: Scalar = 1
+) -> Value:
+    updates = source if alpha == 1 else call.b.mul(source, call.parameter(alpha, source.dtype))
+    index = _row(call, index)
+    combine = "max" if x.dtype == types.bool_ else "add"
+    return call.b.scatter(x, index, updates, axis=dim % x.type.rank, combine=combine)
+
+
+@handles("index_reduce.default", of_numbers=True, may_fail=True)
+def _index_reduce(
+    call: Call,
+    x: Value,
+    dim: int,
+    index: Value,
+    source: Value,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Value:
+    axis = dim % x.type.rank
+    # an axis of its own in the index, so that its rank is not x's
+    index = call.reshape(index, (index.type.numel, *(1,) * x.type.rank))
+    shape = (*source.shape[: axis + 1], *(1,) * x.type.rank, *source.shape[axis + 1 :])
+    source = call.reshape(source, shape)
+    return _reduced(call, x, index, source, axis, reduce, include_self)
+
+
+@handles("index_fill.int_Scalar", "index_fill.int_Tensor", of_numbers=True, may_fail=True)
+def _index_fill(call: Call, x: Value, dim: int, index: Value, value: Operand) -> Value:
+    axis, index = dim % x.type.rank, _row(call, index)
+    place = call.b.check_index(index, size=x.shape[axis], wraps=True)
+    shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    updates = call.broadcast(call.value(value, x.dtype), shape)
+    return call.b.scatter(x, place, updates, axis=axis)
+
+
+@handles("index_put.default", "_unsafe_index_put.default", may_fail=True)
+def _index_put(
+    call: Call,
+    x: Value,
+    indices: tuple[Value | None, ...],
+    values: Value,
+    accumulate: bool = False,
+) -> Value:
+    values = call.value(values, x.dtype)
+    used = [index for index in indices if index is not None]
+    if any(index.dtype in (types.bool_, types.u8) for index in used):
+        return _put_where(call, x, indices, values, accumulate)
+    flat, place, axis, order = at_places(call, x, indices)
+    shape = (*flat.shape[:axis], *place.shape, *flat.shape[axis + 1 :])
+    combine = "replace" if not accumulate else "max" if x.dtype == types.bool_ else "add"
+    updates = call.broadcast(values, shape)
+    out = call.b.scatter(flat, place, updates, axis=axis, combine=combine)
+    moved = tuple(x.shape[i] for i in order)
+    return unpermute(call, call.reshape(out, moved), order)
+
+
+def _put_where(
+    call: Call, x: Value, indices: tuple[Value | None, ...], values: Value, accumulate: bool
+) -> Value:
+    """x[mask] = value: a value each would have to be counted out."""
+    mask, *others = (index for index in indices if index is not None)
+    if others or indices[0] is None or values.type.rank > x.type.rank - mask.type.rank:
+        raise Declined("writing by a mask where its true elements are counted out; use where")
+    mask = call.value(mask, types.bool_)
+    mask = call.reshape(mask, (*mask.shape, *(1,) * (x.type.rank - mask.type.rank)))
+    put = call.b.add(x, values) if accumulate else call.broadcast(values, x.shape)
+    return call.b.where(call.broadcast(mask, broadcast_shapes(mask.shape, x.shape)), put, x)
+
+
+@handles("histc.default")
+def _histc(call: Call, x: Value, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Value:
+    b = call.b
+    x = call.reshape(x, (x.type.numel,))
+    least, most = call.value(min, x.dtype), call.value(max, x.dtype)
+    if min == max:  # those of the data; one more on both sides where they are equal, too
+        least, most = b.min(x, axes=(0,)), b.max(x, axes=(0,))
+        room = b.where(b.eq(least, most), call.value(1, x.dtype), call.value(0, x.dtype))
+        least, most = b.sub(least, room), b.add(most, room)
+    share = b.div(b.sub(x, least), b.sub(most, least))
+    place = call.value(b.mul(share, call.value(bins, x.dtype)), types.i64)
+    inside = b.and_(b.ge(x, least), b.le(x, most))
+    last = call.value(bins - 1, types.i64)
+    place = b.where(inside, b.minimum(place, last), call.value(0, types.i64))
+    counts = call.broadcast(call.value(0, x.dtype), (bins,))
+    return b.scatter(counts, place, call.value(inside, x.dtype), axis=0, combine="add")
