@@ -8,7 +8,7 @@ from ...ir.graph import Node, Value
 from ...ir.op import get_op
 from ...ir.scalar import parse_scalar
 from ...ir.target import Target
-from ...ir.types import DType, f32, f64
+from ...ir.types import DType, f32
 from ..forward import forward_index, path_between
 from ..indexing import delinearize, linearize
 from ..inline import Inliner, broadcast_index, build_scalar
@@ -223,17 +223,18 @@ def _known(extent: Dim, norm: Node) -> int:
 def _stored_dtype(inliner: Inliner, value: Value) -> DType:
     """The dtype in which an operand lies in memory, through casts and views of one source.
 
-    That of an f64 operand is f64 all the same: its products are made and added in f64.
+    Up to casts that change what its products are added in: those of i8 as i32 may be made of the
+    bytes, those as f32 or as i64 may not.
     """
     dtype = value.dtype
-    if dtype == f64:
-        return dtype
     while inliner.is_inside(value) and value.node.op.name in (
         *_PASSES_SCALE,
         "broadcast_to",
         "slice",
     ):
         value = value.node.operands[0]
-        if value.dtype.is_float and value.dtype.bits < dtype.bits:
+        if accumulator_of(value.dtype) != accumulator_of(dtype) or value.dtype.is_packed:
+            break
+        if value.dtype.bits < dtype.bits:
             dtype = value.dtype
     return dtype

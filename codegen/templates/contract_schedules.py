@@ -9,9 +9,9 @@ from typing import ClassVar
 from ...ir.dim import Dim, ceildiv
 from ...ir.facts import Facts
 from ...ir.target import Target
-from ...ir.types import bf16, f16, f32
+from ...ir.types import f32
 from ..elements import index_facts, loads_of
-from ..loops import Contract, Load, LoopKernel
+from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
 from .template import (
     STAGES,
     WARPS,
@@ -88,26 +88,27 @@ def contract_defaults(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Buc
     (part,) = kernel.parts
     facts = index_facts(kernel, ())
     rows = part.m.extent
-    feed = {part.x_dtype, part.w_dtype}
-    if not feed <= {bf16, f16} and not feed <= {bf16, f16, f32}:
-        # float64 and integers: exact in plain arithmetic, and rare
-        one, several = gemv_schedule(part, facts), rows_schedule(part, facts, target)
+    one = gemv_schedule(part, facts)
+    is_single = accumulator_of(part.x_dtype) == f32
+    if target.matrix_op(part.x_dtype, part.w_dtype) is None and not is_single:
+        # float64 and wide integers: exact in plain arithmetic, and rare
+        several = rows_schedule(part, facts, target)
         return rows, clip([(0, 1, one), (2, None, several)], facts, rows)
     prologue = has_prologue(part)
-    if f32 in feed or len(feed) > 1:
+    if target.matrix_op(part.x_dtype, part.w_dtype) is None:
         tile = DotSchedule(64, 64, 32, False, prologue, num_warps=4, num_stages=3)
         few: Schedule = DotSchedule(16, 32, 32, True, prologue, num_warps=4, num_stages=3)
         most = 32
         if all(factor(load.offset, part.k.name) == 1 for load in loads_of(part.ws)):
             few, most = rows_schedule(part, facts, target), 64
         table: list[Bucket] = [
-            (0, 1, gemv_schedule(part, facts)),
+            (0, 1, one),
             (2, most, few),
             (most + 1, None, tile),
         ]
     else:
         table = [
-            (0, 1, gemv_schedule(part, facts)),
+            (0, 1, one),
             *((lo, hi, thin_schedule(part, facts, target, hi)) for lo, hi in THIN),
             (65, 128, tiled_schedule(part, facts, target, 128)),
             (129, 512, tiled_schedule(part, facts, target, 512)),
@@ -185,7 +186,8 @@ def lacks_programs(part: Contract, facts: Facts, bn: int) -> bool:
 
 def fitted(part: Contract, target: Target, schedule: DotSchedule) -> DotSchedule:
     """With as many stages as fit into shared memory."""
-    width = max(part.x_dtype.nbytes, part.w_dtype.nbytes)
+    op = target.matrix_op(part.x_dtype, part.w_dtype)
+    width = max(d.nbytes for d in (part.x_dtype, part.w_dtype, *([op.operand] if op else [])))
     stage = (schedule.bm + schedule.bn * len(part.ws)) * schedule.bk * width
     stages = max(min(schedule.num_stages, (target.shared_bytes - RESERVED) // stage), 1)
     return replace(schedule, num_stages=stages)
@@ -193,4 +195,11 @@ def fitted(part: Contract, target: Target, schedule: DotSchedule) -> DotSchedule
 
 def has_prologue(part: Contract) -> bool:
     """Whether x is more than a load."""
-    return bool(part.stats) or not isinstance(part.x, Load)
+    return bool(part.stats) or as_loaded(part.x) is None
+
+
+def as_loaded(element: Element) -> Load | None:
+    """The load of which `element` has the very value, in a dtype that may hold more."""
+    while isinstance(element, Cast) and element.dtype.holds(element.arg.dtype):
+        element = element.arg
+    return element if isinstance(element, Load) else None

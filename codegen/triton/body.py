@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...ir.dim import Dim, symbol
+from ...ir.target import Target
 from ...ir.types import f8e4m3, f8e5m2
 from ..loops import Contract, LoopKernel, PagedAttention, Sample
 from .float8 import FLOAT8
@@ -143,6 +144,7 @@ class Context:
     """What emitting needs besides the kernel."""
 
     name: str
+    target: Target
     pdl: bool = False  # programmatic dependent launch
     interpret: bool = False  # for Triton's interpreter, whose bf16 dot is wrong
     workspaces: tuple[str, ...] = ()  # names of the parameters past the kernel's own

@@ -6,14 +6,16 @@ neighbouring programs share tiles of w in the cache.
 """
 
 from ...ir.dim import ceildiv, product
-from ...ir.types import f32
+from ...ir.types import f8e4m3, f8e5m2, f32
 from ..elements import index_facts, loads_of
-from ..loops import SUM, Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype
-from ..templates.contract_schedules import DotSchedule
+from ..loops import SUM, Contract, Element, LoopKernel, accumulator_of, feed_dtype
+from ..templates.contract_schedules import DotSchedule, as_loaded
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val
 from .names import value_type
 from .pointwise import split_index
+
+FLOAT8_TYPES = {f8e4m3: "tl.float8e4nv", f8e5m2: "tl.float8e5"}  # as matrix units take them
 
 
 def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emitted:
@@ -22,7 +24,7 @@ def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emi
     assert isinstance(part, Contract)
     body = Body(pdl=context.pdl)
     body.start_dependents()
-    _Emitter(kernel, part, schedule, body, context.interpret).emit()
+    _Emitter(kernel, part, schedule, body, context).emit()
     tiles = ceildiv(part.m.extent, schedule.bm) * ceildiv(part.n.extent, schedule.bn)
     batch = product(a.extent for a in part.batch)
     return finish(
@@ -37,7 +39,12 @@ def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emi
 
 class _Emitter:
     def __init__(
-        self, kernel: LoopKernel, part: Contract, schedule: DotSchedule, body: Body, interpret: bool
+        self,
+        kernel: LoopKernel,
+        part: Contract,
+        schedule: DotSchedule,
+        body: Body,
+        context: Context,
     ):
         self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
         self.facts = index_facts(kernel, ())
@@ -51,8 +58,9 @@ class _Emitter:
         self.x_shape = self._shape(schedule.bm, self.m_dim)
         self.w_shape = self._shape(schedule.bn, self.n_dim)
         self.acc_dtype = accumulator_of(part.x_dtype)
-        self.feed = feed_dtype(part.x_dtype, part.w_dtype)
-        if interpret and self.feed.is_float:
+        op = context.target.matrix_op(part.x_dtype, part.w_dtype)
+        self.feed = feed_dtype(part.x_dtype, part.w_dtype) if op is None else op.operand
+        if context.interpret and self.feed.is_float:
             self.feed = f32
         self.eviction = {
             load.param: "evict_first"
@@ -150,15 +158,19 @@ class _Emitter:
 
     def fed(self, env: Env, element: Element) -> str:
         """The operand in the dtype the matrix unit takes."""
-        if isinstance(element, Load):
-            raw = env.raw_load(element)
+        load = as_loaded(element)
+        if load is not None:
+            raw = env.raw_load(load)
             if self.part.k.name not in raw.axes:  # its mask says nothing of k then
                 raw = self.inside(env, raw)
-            stored = self.kernel.params[element.param].type.dtype
+            stored = self.kernel.params[load.param].type.dtype
             value = env.to(raw, stored, self.feed)
         else:
             value = env.to(self.inside(env, env.value(element)), element.dtype, self.feed)
-        return env.whole(value)
+        text = env.whole(value)
+        if self.feed in FLOAT8_TYPES:  # bytes so far: see float8.py
+            text = self.body.name(f"{text}.to({FLOAT8_TYPES[self.feed]}, bitcast=True)", value.axes)
+        return text
 
     def inside(self, env: Env, value: Val) -> Val:
         """The value, 0 past the end of k: what a prologue makes of masked loads need not be 0."""

@@ -33,7 +33,7 @@ def emit_kernel(
                 fix="take a schedule that `choices` gives for this kernel",
             )
         starts_early = pdl and printer.overlaps(part, chosen)
-        context = Context(label, starts_early, interpret, piece.workspaces)
+        context = Context(label, target, starts_early, interpret, piece.workspaces)
         launches.append(printer.emit(piece.kernel, chosen, context))
     return tuple(launches)
 
