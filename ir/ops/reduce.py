@@ -5,7 +5,8 @@ from ..op import normalize_axis, op
 from ..types import TensorType, bool_, i64
 
 
-def _reduced(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType:
+def reduced_type(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType:
+    """x without the axes, or with 1 in their place."""
     if not axes:
         raise TypeError("axes is empty: name at least one")
     gone = {normalize_axis(axis, x.rank) for axis in axes}
@@ -17,31 +18,31 @@ def _reduced(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType
 @op(kind="reduce", combine=Combine("x + y", 0))
 def sum(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Sum over axes; 0 for an empty one. Accumulates floats in float32; integers wrap."""
-    return _reduced(x, axes, keepdims)
+    return reduced_type(x, axes, keepdims)
 
 
 @op(kind="reduce", combine=Combine("x + y", 0), finish="x / count")
 def mean(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Arithmetic mean over axes; NaN for an empty one. Accumulates in float32."""
-    return _reduced(x, axes, keepdims)
+    return reduced_type(x, axes, keepdims)
 
 
 @op(kind="reduce", combine=Combine("maximum(x, y)", "lowest"))
 def max(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Largest element over axes; NaN wins; minus infinity (lowest integer) for an empty one."""
-    return _reduced(x, axes, keepdims)
+    return reduced_type(x, axes, keepdims)
 
 
 @op(kind="reduce", combine=Combine("minimum(x, y)", "highest"))
 def min(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Smallest element over axes; NaN wins; infinity (highest integer) for an empty one."""
-    return _reduced(x, axes, keepdims)
+    return reduced_type(x, axes, keepdims)
 
 
 @op(kind="reduce", combine=Combine("x * y", 1))
 def prod(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """Product over axes; 1 for an empty one."""
-    return _reduced(x, axes, keepdims)
+    return reduced_type(x, axes, keepdims)
 
 
 @op(kind="reduce", combine=Combine("x | y", False))
@@ -49,7 +50,7 @@ def any(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """True where some element over axes is true; x is bool."""
     if x.dtype != bool_:
         raise TypeError(f"x is {x}: must be bool")
-    return _reduced(x, axes, keepdims)
+    return reduced_type(x, axes, keepdims)
 
 
 @op(kind="reduce", combine=Combine("x & y", True))
@@ -57,19 +58,19 @@ def all(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """True where every element over axes is true; x is bool."""
     if x.dtype != bool_:
         raise TypeError(f"x is {x}: must be bool")
-    return _reduced(x, axes, keepdims)
+    return reduced_type(x, axes, keepdims)
 
 
 @op(kind="reduce", combine=Combine("maximum(x, y)", "lowest", picks_index=True))
 def argmax(x, *, axis: int, keepdims: bool = False):
     """Index (int64) of the first largest element along axis; NaN counts as largest."""
-    return _reduced(x, (axis,), keepdims).with_dtype(i64)
+    return reduced_type(x, (axis,), keepdims).with_dtype(i64)
 
 
 @op(kind="reduce", combine=Combine("minimum(x, y)", "highest", picks_index=True))
 def argmin(x, *, axis: int, keepdims: bool = False):
     """Index (int64) of the first smallest element along axis; NaN counts as smallest."""
-    return _reduced(x, (axis,), keepdims).with_dtype(i64)
+    return reduced_type(x, (axis,), keepdims).with_dtype(i64)
 
 
 def _scanned(x: TensorType, axis: int) -> TensorType:
