@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from .dim import Dim, ceildiv, floordiv, mod
+from .indexing import linearize
 from .types import DType, TensorType, u8
 
 PANEL = 32
@@ -75,10 +76,7 @@ class Encoding:
             byte = floordiv(index[-1], block) * self.stride + mod(within, self.stride)
             bit = floordiv(within, self.stride) * type.dtype.bits
             index = (*index[:-1], byte)
-        offset: Dim = 0
-        for i, d in zip(index, shape, strict=True):
-            offset = offset * d + i
-        return offset, bit
+        return linearize(index, shape), bit
 
     def pack(self, array: np.ndarray, dtype: DType) -> np.ndarray:
         """The stored array, contiguous, of elements of `dtype`, one an item of `array`."""
