@@ -10,8 +10,7 @@ from functools import cache
 from typing import Any
 
 from ..ir.dim import Dim, Expr, Symbol, substitute, symbols_of
-from ..ir.facts import Facts
-from .indexing import coefficient_of
+from ..ir.indexing import AxisFacts
 from .loops import (
     Apply,
     Axis,
@@ -192,40 +191,7 @@ class Numbering:
 # ---- ranges --------------------------------------------------------------------------------
 
 
-class IndexFacts(Facts):
-    """What is known of indices: an axis runs below its extent, symbolic or not.
-
-    Names that are neither axes nor symbols are indirect indices: 0 or more.
-    """
-
-    def __init__(self, symbols: Mapping[str, Symbol], axes: Iterable[Axis] = ()):
-        super().__init__(symbols)
-        self.extents: dict[str, Dim] = {}
-        for axis in axes:
-            self.declare(axis)
-
-    def declare(self, axis: Axis) -> None:
-        """Make an axis known."""
-        high = self.bounds(axis.extent)[1]
-        self.symbols[axis.name] = Symbol(axis.name, 0, None if high is None else max(high - 1, 0))
-        self.extents[axis.name] = axis.extent
-        self._bounds.clear()
-
-    def proved_lt(self, a: Dim, b: Dim) -> bool:
-        """a < b for every value in range; an axis is replaced by its extent less one."""
-        return super().proved_lt(a, b) or super().proved_lt(self._highest(a), b)
-
-    def _highest(self, a: Dim) -> Dim:
-        for name in symbols_of(a) & self.extents.keys():
-            factor = coefficient_of(a, name)
-            if factor is not None and self.proved_le(0, factor):
-                a = substitute(a, {name: self.extents[name] - 1})
-        return a
-
-    def _declared(self, name: str) -> Symbol:
-        return self.symbols.get(name) or Symbol(name, 0)
-
-
-def index_facts(kernel: LoopKernel, axes: Iterable[Axis]) -> IndexFacts:
+def index_facts(kernel: LoopKernel, axes: Iterable[Axis] = ()) -> AxisFacts:
     """What is known of a kernel's symbols and of indices below the axes' extents."""
-    return IndexFacts({n: kernel.ranges.get(n, Symbol(n, 0)) for n in kernel.symbols}, axes)
+    symbols = {n: kernel.ranges.get(n, Symbol(n, 0)) for n in kernel.symbols}
+    return AxisFacts(symbols, {a.name: a.extent for a in axes})

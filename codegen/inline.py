@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..ir.combine import Combine
-from ..ir.dim import Dim, Symbol, symbol, symbols_of
+from ..ir.dim import Dim, symbol, symbols_of
 from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.facts import Facts
@@ -52,13 +52,11 @@ class Inliner:
         self.ranges = ranges or Ranges(graph.facts)
         self.checks: list[CheckFacts] = []
         self._checks: dict[tuple[Node, Value | None], int] = {}
-        self.axes: dict[str, Symbol] = {}
+        self.facts = AxisFacts(graph.symbols)  # and the declared axes
         self.indirect: dict[str, Element] = {}
         # values given a meaning by the part being lowered (a reduction, an accumulator)
         self.bound: dict[Value, Callable[[tuple[Dim, ...]], Element]] = {}
         self.keep_plain = False  # loads keep row-major offsets of packed weights
-        self._extents: dict[str, Dim] = {}
-        self._facts: Facts | None = None
         self._memo: dict[tuple[Value, tuple[Dim, ...]], Element] = {}
 
     # ---- axes and parameters ----
@@ -67,18 +65,8 @@ class Inliner:
         """Declare an axis; 0 when its only index is 0."""
         if extent == 1:
             return 0
-        high = self.graph.facts.bounds(extent)[1]
-        self.axes[name] = Symbol(name, 0, None if high is None else high - 1)
-        self._facts = None
-        self._extents[name] = extent
+        self.facts.declare(name, extent)
         return symbol(name)
-
-    @property
-    def facts(self) -> Facts:
-        """Facts over the graph's symbols and the declared axes."""
-        if self._facts is None:
-            self._facts = AxisFacts(self.graph.symbols, self.axes, self._extents)
-        return self._facts
 
     def param(self, value: Value, *, is_written: bool = False) -> int:
         """The number of the parameter that is `value`'s buffer."""
@@ -154,8 +142,6 @@ class Inliner:
                 return symbol(name)
         name = f"_g{len(self.indirect)}"
         self.indirect[name] = element
-        self.axes[name] = Symbol(name, 0)
-        self._facts = None
         return symbol(name)
 
     # ---- checks ----

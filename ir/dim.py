@@ -106,7 +106,12 @@ def symbol(name: str) -> Expr:
     """The dim that is the symbol `name`. The only way to make one."""
     if not name.isidentifier() or name in ("min", "max"):
         raise ValueError(f"{name!r} is not a name for a symbol")
-    return Expr((((((name, 1),)), 1),))
+    return atom_dim(name)
+
+
+def atom_dim(atom: Atom) -> Expr:
+    """The dim that is an atom of other dims: a symbol, or a call as it stands."""
+    return Expr(((((atom, 1),), 1),))
 
 
 def floordiv(a: Dim, b: Dim) -> Dim:
@@ -136,7 +141,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         exact = divide_exactly(a, b)
         if exact is not None:
             return exact
-    return _atom(Call("floordiv", (a, b)))
+    return atom_dim(Call("floordiv", (a, b)))
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
@@ -154,10 +159,10 @@ def mod(a: Dim, b: Dim) -> Dim:
         rest = _from_terms([(m, c % b) for m, c in _terms(a) if c % b])
         if isinstance(rest, int):
             return rest % b
-        return _atom(Call("mod", (rest, b)))
+        return atom_dim(Call("mod", (rest, b)))
     if divide_exactly(a, b) is not None:
         return 0
-    return _atom(Call("mod", (a, b)))
+    return atom_dim(Call("mod", (a, b)))
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
@@ -187,11 +192,24 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     """`dim` with symbols replaced; names missing from `values` stay."""
     if isinstance(dim, int) or not (symbols_of(dim) & values.keys()):
         return dim
+
+    def replaced(atom: Atom) -> Dim:
+        if isinstance(atom, str):
+            return values[atom] if atom in values else symbol(atom)
+        return CALLS[atom.op](*(substitute(arg, values) for arg in atom.args))
+
+    return map_atoms(dim, replaced)
+
+
+def map_atoms(dim: Dim, replaced: Callable[[Atom], Dim]) -> Dim:
+    """`dim` with each of its symbols and calls replaced by a dim; what is inside calls is not."""
+    if isinstance(dim, int):
+        return dim
     total: Dim = 0
     for monomial, coefficient in dim.terms:
         term: Dim = coefficient
         for atom, power in monomial:
-            factor = _substitute_atom(atom, values)
+            factor = replaced(atom)
             for _ in range(power):
                 term = term * factor
         total = total + term
@@ -256,10 +274,6 @@ def _merge(a: Monomial, b: Monomial) -> Monomial:
     return tuple(sorted(powers.items(), key=lambda pair: str(pair[0])))
 
 
-def _atom(call: Call) -> Expr:
-    return Expr(((((call, 1),), 1),))
-
-
 def divide_exactly(a: Dim, b: Dim) -> Dim | None:
     """a / b when b is a single term that divides every term of a."""
     divisor = _terms(b)
@@ -292,7 +306,7 @@ def _extremum(op: str, a: Dim, b: Dim) -> Dim:
     leaves.sort(key=str)
     total = leaves[0]
     for leaf in leaves[1:]:
-        total = _atom(Call(op, (total, leaf)))
+        total = atom_dim(Call(op, (total, leaf)))
     return total
 
 
@@ -305,13 +319,6 @@ def _leaves(op: str, dim: Dim) -> tuple[Dim, ...]:
             if power == 1 and isinstance(atom, Call) and atom.op == op:
                 return tuple(leaf for arg in atom.args for leaf in _leaves(op, arg))
     return (dim,)
-
-
-def _substitute_atom(atom: Atom, values: Mapping[str, Dim]) -> Dim:
-    if isinstance(atom, str):
-        return values[atom] if atom in values else symbol(atom)
-    a, b = (substitute(arg, values) for arg in atom.args)
-    return CALLS[atom.op](a, b)
 
 
 CALLS: dict[str, Callable[[Dim, Dim], Dim]] = {

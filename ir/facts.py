@@ -124,6 +124,23 @@ class Facts:
             result = gcd(result, factor)
         return result
 
+    def fits_32_bits(self, dim: Dim) -> bool:
+        """Whether no sum of terms of `dim` leaves 32 bits, whatever the order of adding them."""
+        if isinstance(dim, int):
+            return abs(dim) < 2**31
+        total = 0
+        for monomial, coefficient in dim.terms:
+            size = abs(coefficient)
+            for atom, power in monomial:
+                low, high = self._atom(atom)
+                if low is None or high is None:
+                    return False
+                if isinstance(atom, Call) and not all(map(self.fits_32_bits, atom.args)):
+                    return False
+                size *= max(abs(low), abs(high)) ** power
+            total += size
+        return total < 2**31
+
     def hint(self, dim: Dim) -> int:
         """A likely value of `dim`."""
         return evaluate(dim, {name: self._hint(name) for name in symbols_of(dim)})

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .dim import Dim, Symbol, symbol
+from .dim import Dim, symbol
 from .facts import Facts
 from .graph import Node
 from .indexing import AxisFacts
@@ -104,15 +104,9 @@ class SymbolContext(IndexContext):
         self.index = tuple(symbol(f"_i{i}") for i in range(self.result.rank))
         self.extents = {f"_i{i}": d for i, d in enumerate(self.result.shape)}
         self.lookups: list[tuple[int, Index]] = []
-        highest = {name: facts.bounds(d)[1] for name, d in self.extents.items()}
-        axes = {
-            name: Symbol(name, 0, None if high is None else max(high - 1, 0))
-            for name, high in highest.items()
-        }
-        self.facts = AxisFacts(facts.symbols, axes, self.extents)
+        self.facts = AxisFacts(facts.symbols, self.extents)
 
     def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
         name = f"_g{len(self.lookups)}"
         self.lookups.append((operand, index))
-        self.facts.symbols[name] = Symbol(name, 0)
         return symbol(name)

@@ -3,12 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from .dim import (
+    CALLS,
+    Atom,
     Call,
     Dim,
     Expr,
     Symbol,
+    atom_dim,
     divide_exactly,
     floordiv,
+    map_atoms,
     mod,
     substitute,
     symbol,
@@ -80,93 +84,85 @@ def divmod_dim(a: Dim, b: Dim, facts: Facts) -> tuple[Dim, Dim]:
         rest = a
     if facts.proved_le(0, rest) and facts.proved_lt(rest, b):
         return quotient, rest
+    low, high = facts.bounds(rest)
+    if isinstance(b, int) and low is not None and high is not None and low // b == high // b:
+        return quotient + low // b, rest - b * (low // b)
     return quotient + floordiv(rest, b), mod(rest, b)
 
 
 def recombine(dim: Dim) -> Dim:
     """b * (x // b) + x % b becomes x, where writing remainders as x - b * (x // b) cancels."""
-    if isinstance(dim, int):
-        return dim
     while calls := [c for c in _calls(dim) if c.op == "mod"]:
         for call in calls:
             x, b = call.args
-            replaced = _replace_atom(dim, call, x - b * floordiv(x, b))
-            if _num_calls(replaced) < _num_calls(dim):
+            written = x - b * floordiv(x, b)
+            replaced = map_atoms(
+                dim, lambda a, old=call, to=written: to if a == old else atom_dim(a)
+            )
+            if len(_calls(replaced)) < len(_calls(dim)):
                 dim = replaced
                 break
         else:
-            return dim
-        if isinstance(dim, int):
             return dim
     return dim
 
 
 def coefficient_of(dim: Dim, name: str) -> Dim | None:
     """c when dim is c * name + (terms without name); None when it is not of that form."""
-    if isinstance(dim, int):
+    if name not in symbols_of(dim):
         return 0
-    total: Dim = 0
-    for monomial, coefficient in dim.terms:
-        powers = dict(monomial)
-        if any(isinstance(a, Call) and name in _symbols_of_call(a) for a in powers):
-            return None
-        power = powers.pop(name, 0)
-        if power > 1:
-            return None
-        if power == 1:
-            rest: Dim = coefficient
-            for atom, count in powers.items():
-                factor = symbol(atom) if isinstance(atom, str) else Expr(((((atom, 1),), 1),))
-                for _ in range(count):
-                    rest = rest * factor
-            total = total + rest
-    return total
+    rest = substitute(dim, {name: 0})
+    factor = substitute(dim, {name: 1}) - rest
+    return factor if rest + factor * symbol(name) == dim else None
 
 
-def _symbols_of_call(call: Call) -> frozenset[str]:
-    return frozenset().union(*(symbols_of(a) for a in call.args))
+def simplified(dim: Dim, facts: Facts) -> Dim:
+    """`dim` without the divisions and remainders that are decided by what is known of ranges."""
+
+    def decided(atom: Atom) -> Dim:
+        if isinstance(atom, str):
+            return symbol(atom)
+        a, b = (simplified(arg, facts) for arg in atom.args)
+        if atom.op in ("floordiv", "mod"):
+            return divmod_dim(a, b, facts)[atom.op == "mod"]
+        return CALLS[atom.op](a, b)
+
+    return map_atoms(dim, decided) if _calls(dim) else dim
 
 
-def _calls(dim: Expr) -> list[Call]:
-    return [atom for monomial, _ in dim.terms for atom, _ in monomial if isinstance(atom, Call)]
-
-
-def _num_calls(dim: Dim) -> int:
-    return 0 if isinstance(dim, int) else len(_calls(dim))
-
-
-def _replace_atom(dim: Expr, old: Call, new: Dim) -> Dim:
-    total: Dim = 0
-    for monomial, coefficient in dim.terms:
-        term: Dim = coefficient
-        for atom, power in monomial:
-            if atom == old:
-                factor = new
-            else:
-                factor = symbol(atom) if isinstance(atom, str) else Expr(((((atom, 1),), 1),))
-            for _ in range(power):
-                term = term * factor
-        total = total + term
-    return total
+def _calls(dim: Dim) -> list[Call]:
+    terms = () if isinstance(dim, int) else dim.terms
+    return [atom for monomial, _ in terms for atom, _ in monomial if isinstance(atom, Call)]
 
 
 class AxisFacts(Facts):
-    """Facts that also know axis < extent, which ranges alone lose when the extent is symbolic."""
+    """Facts over symbols and axes: an axis is below its extent, also where that is symbolic.
 
-    def __init__(
-        self,
-        symbols: Mapping[str, Symbol],
-        axes: Mapping[str, Symbol],
-        extents: Mapping[str, Dim],
-    ):
-        super().__init__({**symbols, **axes})
-        self.extents = extents
+    Any other name is an index that was looked up: 0 or more.
+    """
+
+    def __init__(self, symbols: Mapping[str, Symbol], extents: Mapping[str, Dim] = {}):
+        super().__init__(symbols)
+        self.extents: dict[str, Dim] = {}
+        for name, extent in extents.items():
+            self.declare(name, extent)
+
+    def declare(self, name: str, extent: Dim) -> None:
+        """Make an axis known."""
+        high = self.bounds(extent)[1]
+        self.symbols[name] = Symbol(name, 0, None if high is None else max(high - 1, 0))
+        self.extents[name] = extent
+        self._bounds.clear()
+
+    def narrowed(self, name: str, low: int, high: int | None) -> "AxisFacts":
+        """The same of all others, and an axis within [low, high]."""
+        facts = AxisFacts({**self.symbols, name: Symbol(name, low, high)})
+        facts.extents = self.extents
+        return facts
 
     def proved_lt(self, a: Dim, b: Dim) -> bool:
         """a < b for every value in range; an axis is replaced by its extent less one."""
-        if super().proved_lt(a, b):
-            return True
-        return super().proved_lt(self._highest(a), b)
+        return super().proved_lt(a, b) or super().proved_lt(self._highest(a), b)
 
     def _highest(self, a: Dim) -> Dim:
         for name in symbols_of(a) & self.extents.keys():
@@ -174,3 +170,6 @@ class AxisFacts(Facts):
             if factor is not None and self.proved_le(0, factor):
                 a = substitute(a, {name: self.extents[name] - 1})
         return a
+
+    def _declared(self, name: str) -> Symbol:
+        return self.symbols.get(name) or Symbol(name, 0)

@@ -7,7 +7,7 @@ condition in dims over the symbols `_i` and `_j`. What cannot be read is left as
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..ir.dim import Dim, Symbol, symbol, symbols_of
+from ..ir.dim import Dim, symbol, symbols_of
 from ..ir.graph import Graph, Node, Value
 from ..ir.index_map import Fill, Index, IndexContext, Mapped, Number, Read, map_index
 from ..ir.indexing import AxisFacts, broadcast_index
@@ -89,8 +89,7 @@ class _Reader:
     def __init__(self, graph: Graph, queries: Dim, keys: Dim):
         self.queries, self.keys = queries, keys
         self.is_finite = False  # a fill that was read is a large number, not minus infinity
-        axes = {"_i": Symbol("_i", 0), "_j": Symbol("_j", 0)}
-        self.facts = AxisFacts(graph.symbols, axes, {"_i": queries, "_j": keys})
+        self.facts = AxisFacts(graph.symbols, {"_i": queries, "_j": keys})
 
     # ---- conditions ----
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ...ir.dim import Dim, floordiv, mod, product, substitute
 from ...ir.encoding import PANEL
 from ...ir.errors import BuildError
+from ...ir.indexing import coefficient_of
 from ...ir.types import f32
 from ..elements import loads_of, mapped
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
@@ -63,8 +64,8 @@ def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, 
     if not isinstance(w, Load) or not kernel.params[w.param].encoding.is_panel or w.indirect:
         return None
     *_, rows, k = kernel.params[w.param].type.shape
-    n_factor = dims.coefficient(w.offset, part.n.name)
-    k_factor = dims.coefficient(w.offset, part.k.name)
+    n_factor = coefficient_of(w.offset, part.n.name)
+    k_factor = coefficient_of(w.offset, part.k.name)
     if (n_factor, k_factor) != (k, 1) or part.k.extent != k:
         return None
     start = substitute(w.offset, {part.n.name: 0, part.k.name: 0})
@@ -267,4 +268,4 @@ class _Tiled:
 
 def _unit_axis(element: Element, axis: str) -> bool:
     """Whether every load steps by one element along `axis`, or by none."""
-    return all(dims.coefficient(load.offset, axis) in (0, 1) for load in loads_of(element))
+    return all(coefficient_of(load.offset, axis) in (0, 1) for load in loads_of(element))

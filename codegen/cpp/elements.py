@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from ...ir.abi import RECORD_WORDS
 from ...ir.dim import Dim
 from ...ir.errors import BuildError
+from ...ir.indexing import simplified
 from ...ir.types import DType, TensorType, bool_, f32
-from ..elements import Numbering, children
+from ..elements import Numbering, children, index_facts
 from ..loops import (
     Apply,
     Axis,
@@ -68,10 +69,7 @@ class Scope:
         self.numbering = Numbering()
         self.levels: list[Level] = [Level(frozenset())]
         self.assumed: dict[tuple[Dim, Dim], bool] = {}
-        # of axes whose extent is a number
-        self.ranges: dict[str, dims.Range] = {
-            a.name: (0, a.extent - 1) for a in extents if isinstance(a.extent, int) and a.extent
-        }
+        self.facts = index_facts(kernel, extents)
         self.count = 0
 
     # ---- levels ----
@@ -188,7 +186,7 @@ class Scope:
 
     def dim(self, dim: Dim) -> str:
         """A dim as a C++ expression, given what is known of the axes here."""
-        return dims.text(dims.simplify(dim, self.ranges))
+        return dims.text(simplified(dim, self.facts))
 
     def _indirect(self, name: str, element: Element) -> None:
         # The index is a variable of its own name: dims print it like an axis.

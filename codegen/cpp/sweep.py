@@ -7,7 +7,8 @@ loop. What is left (conditions through division, or too many) is decided element
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...ir.dim import Dim, floordiv, substitute, symbols_of
+from ...ir.dim import Dim, floordiv, substitute, symbol, symbols_of
+from ...ir.indexing import coefficient_of
 from ..elements import children
 from ..loops import Element, Select, Store
 from . import dims
@@ -98,7 +99,7 @@ def _cut(
             continue
         middle, then_first = found
         cut = _clamp(scope, lo, hi, middle)
-        before = dict(scope.ranges)
+        before = scope.facts
         for start, stop, truth in ((lo, cut, then_first), (cut, hi, not then_first)):
             if start == stop:
                 continue
@@ -106,7 +107,7 @@ def _cut(
             with _Block(scope, head):
                 _narrow(scope, axis, start, stop)
                 _assume(scope, condition, truth, axis, start, stop, sinks, guard, budget - 1)
-            scope.ranges = dict(before)
+            scope.facts = before
         return
     _loop(scope, axis, lo, hi, sinks, guard)
 
@@ -121,11 +122,9 @@ def _clamp(scope: Scope, lo: str, hi: str, middle: Dim) -> str:
 
 
 def _narrow(scope: Scope, axis: str, start: str, stop: str) -> None:
-    known = scope.ranges.get(axis)
-    lo = int(start) if start.isdigit() else known[0] if known else None
-    hi = int(stop) - 1 if stop.isdigit() else known[1] if known else None
-    if lo is not None and hi is not None:
-        scope.ranges[axis] = (lo, hi)
+    low, high = scope.facts.bounds(symbol(axis))
+    low = int(start) if start.isdigit() else low or 0
+    scope.facts = scope.facts.narrowed(axis, low, int(stop) - 1 if stop.isdigit() else high)
 
 
 def _assume(scope: Scope, condition, truth, axis, lo, hi, sinks, guard, budget) -> None:
@@ -138,7 +137,7 @@ def _assume(scope: Scope, condition, truth, axis, lo, hi, sinks, guard, budget) 
 def _boundary(select: Select, axis: str) -> tuple[Dim, bool] | None:
     """(where the condition changes, whether it holds below) for one affine in the axis."""
     difference = select.lhs - select.rhs
-    factor = dims.coefficient(difference, axis)
+    factor = coefficient_of(difference, axis)
     if not isinstance(factor, int) or factor == 0:
         return None
     rest = substitute(difference, {axis: 0})

@@ -7,10 +7,10 @@ from typing import ClassVar
 from ...ir.dim import Dim, minimum, symbol
 from ...ir.errors import UnsupportedOp
 from ...ir.graph import Node, Value
+from ...ir.indexing import coefficient_of
 from ...ir.target import Target
 from ...ir.types import bf16, f16, f32
 from ..elements import index_facts
-from ..indexing import coefficient_of
 from ..inline import Inliner
 from ..loops import LoopKernel, PagedAttention, feed_dtype
 from .template import (

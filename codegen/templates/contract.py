@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from ...ir.dim import Dim, product
 from ...ir.errors import UnsupportedOp
 from ...ir.graph import Node, Value
+from ...ir.indexing import delinearize, linearize
 from ...ir.op import get_op
 from ...ir.scalar import parse_scalar
 from ...ir.target import Target
 from ...ir.types import DType, f32
 from ..forward import forward_index, path_between
-from ..indexing import delinearize, linearize
 from ..inline import Inliner, broadcast_index, build_scalar
 from ..loops import (
     SUM,

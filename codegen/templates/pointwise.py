@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from ...ir.dim import Dim, product
 from ...ir.graph import Node, Value
+from ...ir.indexing import linearize
 from ...ir.target import Target
 from ..elements import index_facts
-from ..indexing import linearize
 from ..inline import Inliner
 from ..loops import Axis, LoopKernel, Pointwise, Store
 from .template import WARPS, Bucket, Schedule, Template, clip, powers_of_2

@@ -8,12 +8,12 @@ from ...ir.dim import Dim, product
 from ...ir.errors import UnsupportedOp
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
+from ...ir.indexing import delinearize, linearize
 from ...ir.scalar import parse_scalar
 from ...ir.target import Target
 from ...ir.types import i64
 from ..elements import index_facts, loads_of
 from ..forward import forward_index, trailing_views
-from ..indexing import delinearize, linearize
 from ..inline import Inliner, build_scalar
 from ..loops import (
     Axis,

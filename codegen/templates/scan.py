@@ -11,11 +11,11 @@ from typing import ClassVar
 from ...ir.combine import Combine
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.graph import Node, Value
+from ...ir.indexing import linearize
 from ...ir.target import Target
 from ...ir.types import DType
 from ..elements import index_facts
 from ..forward import forward_index, path_between
-from ..indexing import linearize
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
 from .reduce import FEW_ROWS

@@ -23,7 +23,7 @@ from ..loops import (
     Store,
 )
 from .body import Body, symbol_type
-from .names import constant, dim_text, fits_32_bits, value_type
+from .names import constant, dim_text, value_type
 from .scalars import apply
 
 NOTHING: frozenset = frozenset()
@@ -210,7 +210,7 @@ class Env:
 
     def dim(self, dim: Dim, indirect: Mapping[str, Val] | None = None, prefix: str = "") -> Val:
         """An index expression; 64 bits wide where 32 are not proved enough."""
-        is_wide = not fits_32_bits(dim, self.facts)
+        is_wide = not self.facts.fits_32_bits(dim)
         used: list[Val] = []
 
         def leaf(name: str, wide: bool) -> str:

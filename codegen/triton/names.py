@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import inf, isnan
 
-from ...ir.dim import Atom, Call, Dim, Expr
+from ...ir.dim import Call, Dim
 from ...ir.facts import Facts
 from ...ir.types import DType
 
@@ -51,8 +51,6 @@ def constant(value: float | int | bool, dtype: DType) -> str:
 # Leaf of a dim: (symbol, whether 64 bits are needed) -> the name of a value
 Leaf = Callable[[str, bool], str]
 
-LIMIT = 2**31 - 1
-
 
 def dim_text(dim: Dim, leaf: Leaf, facts: Facts, is_wide: bool) -> str:
     """A dim as an integer expression. Divisions round towards minus infinity, as dims do."""
@@ -83,25 +81,3 @@ def _call(call: Call, leaf: Leaf, facts: Facts, is_wide: bool) -> str:
 
 def _atom(text: str) -> str:
     return text if text.isidentifier() or text.isdigit() or text.startswith("(") else f"({text})"
-
-
-def fits_32_bits(dim: Dim, facts: Facts) -> bool:
-    """Whether no sum of terms of `dim` leaves 32 bits, whatever the order of adding them."""
-    if isinstance(dim, int):
-        return abs(dim) <= LIMIT
-    total = 0
-    for monomial, coefficient in dim.terms:
-        size = abs(coefficient)
-        for atom, power in monomial:
-            low, high = facts.bounds(_as_dim(atom))
-            if low is None or high is None:
-                return False
-            if isinstance(atom, Call) and not all(fits_32_bits(a, facts) for a in atom.args):
-                return False
-            size *= max(abs(low), abs(high)) ** power
-        total += size
-    return total <= LIMIT
-
-
-def _as_dim(atom: Atom) -> Dim:
-    return Expr(((((atom, 1),), 1),))

@@ -11,7 +11,6 @@ from ..loops import Axis, LoopKernel, Pointwise
 from ..templates.pointwise import PointwiseSchedule
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env
-from .names import fits_32_bits
 
 LEAST_WIDTH = 32  # of a tile's rows, in elements: what a warp takes at once
 
@@ -79,7 +78,7 @@ def emit_pointwise(kernel: LoopKernel, schedule: PointwiseSchedule, context: Con
 def _part(kernel: LoopKernel, part: Pointwise, body: Body, tile: _Tile, at: str) -> None:
     total = product(a.extent for a in part.axes)
     facts = index_facts(kernel, ())
-    if not fits_32_bits(total + tile.width * (tile.rows or 1), facts):
+    if not facts.fits_32_bits(total + tile.width * (tile.rows or 1)):
         at = f"{at}.to(tl.int64)"
     if tile.rows is None:
         index = body.name(f"{at} * {tile.width} + tl.arange(0, {tile.width})", prefix="at")
