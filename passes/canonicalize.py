@@ -67,7 +67,7 @@ class Canonicalize(Pass):
         for _ in range(10):
             before = graph
             graph = rewrite(graph, [*VIEW_RULES, *CONSTANT_RULES, *MATH_RULES, *ACTIVATION_RULES])
-            graph = replace_nodes(graph, _narrow_operands)
+            graph = replace_nodes(graph, _with_constants)
             graph = replace_nodes(graph, _concats, frozenset(("slice", "concat")))
             graph = replace_nodes(graph, _Comparisons(graph), _COMPARISONS)
             graph = replace_nodes(graph, _Checks(graph), frozenset(("check_index",)))
@@ -75,6 +75,21 @@ class Canonicalize(Pass):
                 return graph
         findings.current().note("still changing after 10 rounds")
         return graph
+
+
+def _with_constants(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
+    if node.op.is_renaming or node.op.kind == "gather":
+        return _view_of_constant(b, node, operands[0].node)
+    return _narrow_operands(b, node, operands)
+
+
+def _view_of_constant(b: Builder, node: Node, source: Node | None) -> Sequence[Value] | None:
+    """a view of a constant, or a lookup in one  ->  the constant in the result's shape"""
+    if source is None or source.op.name != "full":
+        return None
+    findings.current().fire("view_of_constant")
+    type = node.results[0].type
+    return [b.full(value=source.attrs["value"], shape=type.shape, dtype=type.dtype)]
 
 
 def _narrow_operands(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:

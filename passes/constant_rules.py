@@ -89,31 +89,12 @@ def negated_condition(b: Builder, c: Value, x: Value, y: Value):
     return b.where(c, y, x)
 
 
-@rule(
-    pat.reshape(pat.full(bind="full"), bind="root"),
-    pat.broadcast_to(pat.full(bind="full"), bind="root"),
-    pat.transpose(pat.full(bind="full"), bind="root"),
-    pat.slice(pat.full(bind="full"), bind="root"),
-)
-def view_of_constant(b: Builder, full: Node, root: Node):
-    """a view of a constant  ->  the constant in the view's shape"""
-    type = root.results[0].type
-    return b.full(value=full.attrs["value"], shape=type.shape, dtype=type.dtype)
-
-
 @rule(pat.cast(pat.full(bind="full"), bind="root"))
 def cast_of_constant(b: Builder, full: Node, root: Node):
     """cast(full)  ->  full of the other dtype"""
     type = root.results[0].type
     value = type.dtype.element(full.attrs["dtype"].element(full.attrs["value"]))
     return b.full(value=value, shape=type.shape, dtype=type.dtype)
-
-
-@rule(pat.gather(pat.full(bind="full"), x, bind="root"))
-def gather_of_constant(b: Builder, full: Node, x: Value, root: Node):
-    """gather(full, index)  ->  full in the result's shape; an index is always in range"""
-    type = root.results[0].type
-    return b.full(value=full.attrs["value"], shape=type.shape, dtype=type.dtype)
 
 
 @rule(pat.iota(length=1, start=lambda start: isinstance(start, int), bind="root"))
@@ -219,9 +200,7 @@ CONSTANT_RULES = [
     known_condition,
     same_branches,
     negated_condition,
-    view_of_constant,
     cast_of_constant,
-    gather_of_constant,
     iota_of_one,
     slice_of_iota,
     cast_of_iota,
