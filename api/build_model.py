@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ..ir.errors import ArtifactError, CheckpointError
 from ..ir.progress import Progress
-from ..ir.text import print_plan
 from ..ir.types import f32
 from ..runtime.artifact import Artifact, load_artifact
 from ..runtime.stored_program import StoredProgram
@@ -144,7 +143,7 @@ def build_model(request: Request, progress: Progress) -> Artifact:
         "compile": time.perf_counter() - captured_at,
     }
     return Artifact(
-        programs=(StoredProgram(compiled.program, print_plan(compiled.plan)),),
+        programs=(StoredProgram(compiled.program, compiled.graph_text),),
         weights=compiled.weights,
         **text,
         facts={

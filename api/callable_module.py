@@ -37,14 +37,19 @@ class CallableModule:
     target: Target
 
     def __init__(self, name: str, signature: inspect.Signature):
-        self._name, self._signature = name, signature
-        parameters = signature.parameters.values()
-        self._parameters = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
+        self._name = name
+        self._take(signature)
         self._lock = ForkLock()
         self._current: Variant | None = None  # whose states are those of the last call
         self._ticks = itertools.count()
         self._is_closed = False
         self.variants: list[Any] = []
+
+    def _take(self, signature: inspect.Signature) -> None:
+        """Take arguments as `signature` does."""
+        self._signature = signature
+        parameters = signature.parameters.values()
+        self._parameters = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns for these arguments: torch tensors when given torch tensors."""

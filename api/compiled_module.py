@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..frontend.dynamic_shapes import has_empty_axes
-from ..frontend.torch_export import Imported, import_module
+from ..frontend.torch_export import Imported, exported_axes, import_module, import_program
 from ..ir.errors import (
     DeviceError,
     DimError,
@@ -22,7 +23,7 @@ from ..ir.errors import (
     TilewrightError,
     UnsupportedOp,
 )
-from ..ir.signature import parameters_of
+from ..ir.signature import Signature, parameters_of
 from ..ir.target import Target
 from ..ir.types import DTYPES
 from ..passes import Report
@@ -70,6 +71,21 @@ class CompiledModule(CallableModule):
         self._device: Device | None = None
         self._seen: list[dict[str, tuple[int, ...]]] = []  # shapes of inputs, for each variant made
         self._has_warned = False
+        self._is_exported = False  # from a program of torch.export's: no other can be made
+
+    @staticmethod
+    def of_exported(
+        exported: ExportedProgram, target: str, options: Mapping[str, Any]
+    ) -> "CompiledModule":
+        """The one program that was exported, for the sizes that it was exported for."""
+        module = CompiledModule(exported.module(), None, target, options)
+        module._is_exported = True
+        module._kept()  # what its values are now
+        module._open_if_here()
+        imported = import_program(exported, axes=exported_axes(exported))
+        module._take(_exported_signature(module._signature, imported.signature))
+        module.variants.append(make_variant(imported, module.target, options, module._device))
+        return module
 
     def close(self) -> None:
         """Give back memory and libraries, once running calls are done. Later calls raise."""
@@ -125,6 +141,8 @@ class CompiledModule(CallableModule):
         made: int,
     ) -> int:
         check_tensors(arguments.arguments)
+        if self._is_exported:
+            raise failures[-1]
         with self._lock:
             if self.variants != variants:
                 return 0  # another thread has made one
@@ -140,11 +158,14 @@ class CompiledModule(CallableModule):
         check_modes()
         arguments = self._bind(args, kwargs)
         with self._lock:
-            if self._device is None:
-                # compiled for another machine all the same: a call says what is missing
-                with suppress(DeviceError, OptionError):
-                    self._device = open_device(self.target)
+            self._open_if_here()
             self._specialize(arguments, 0, None)
+
+    def _open_if_here(self) -> None:
+        """Open the device; where it is not here, it is compiled for all the same."""
+        if self._device is None:
+            with suppress(DeviceError, OptionError):
+                self._device = open_device(self.target)
 
     def _specialize(
         self, arguments: inspect.BoundArguments, made: int, failure: TilewrightError | None
@@ -237,6 +258,17 @@ class CompiledModule(CallableModule):
                 " as a tensor, or declare sizes: compile(module, dynamic_shapes=...)",
                 stacklevel=4,
             )
+
+
+def _exported_signature(of_module: inspect.Signature, traced: Signature) -> inspect.Signature:
+    """The parameters of an exported module, whose own signature forgets which go by keyword."""
+    by_place = [name for name in of_module.parameters if name not in traced.keywords]
+    return inspect.Signature(
+        [
+            *(inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in by_place),
+            *(inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in traced.keywords),
+        ]
+    )
 
 
 def make_variant(

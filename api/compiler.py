@@ -16,6 +16,7 @@ from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..ir.steps import HostCall, walk
 from ..ir.target import Target
+from ..ir.text import print_plan
 from ..passes import Pass, Report
 from .counted import counted
 from .prepared import PreparedWeights
@@ -30,6 +31,11 @@ class Compiled:
     weights: Mapping[str, np.ndarray]
     report: Report
     plan: Plan  # of the graph after all passes
+
+    @property
+    def graph_text(self) -> str:
+        """The graph after all passes, with its plan."""
+        return print_plan(self.plan)
 
     @property
     def fallback_ops(self) -> int:

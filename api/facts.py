@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ir.errors import ArtifactError, listed, shown
+from ..runtime.artifact import Artifact
 
 # A form: a type, types of which one must fit, a list of a form, a table {str: form}, or fields.
 _PASS = {
@@ -45,9 +46,21 @@ def is_language_model(facts: Mapping[str, Any]) -> bool:
     return "context_len" in facts or "architecture" in facts
 
 
-def check_facts(facts: Mapping[str, Any], path: Path, form: Mapping[str, Any] = FORM) -> None:
+def check_artifact(artifact: Artifact, path: Path) -> None:
+    """`check_facts` of what the artifact holds: a module or a language model, else nothing."""
+    if artifact.parameters is not None:
+        check_facts(artifact.facts, path, MODULE_FORM, len(artifact.programs))
+    elif is_language_model(artifact.facts):
+        check_facts(artifact.facts, path)
+
+
+def check_facts(
+    facts: Mapping[str, Any], path: Path, form: Mapping[str, Any] = FORM, num_programs: int = 1
+) -> None:
     """ArtifactError lists every fact that is missing or not as `form`, a language model's, says."""
     problems = list(_misfits("", facts, form))
+    if not problems and len(facts.get("programs", range(num_programs))) != num_programs:
+        problems.append(f"it tells of {len(facts['programs'])} programs, there are {num_programs}")
     if not problems and facts.get("context_len", 1) < 1:
         problems.append(f"context_len is {facts['context_len']}")
     if problems:

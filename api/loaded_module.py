@@ -12,7 +12,7 @@ from ..runtime.artifact import Artifact, load_artifact
 from ..runtime.executable import Executable
 from .callable_module import CallableModule, Variant, torch_of
 from .counted import counted
-from .facts import MODULE_FORM, check_facts
+from .facts import check_artifact
 from .machine import open_device, resolve_target
 
 
@@ -33,7 +33,7 @@ class LoadedModule(CallableModule):
                 facts=f"program {artifact.program.name!r} has no signature",
                 fix="write it by `tilewright.compile(module).save(path)`",
             )
-        check_facts(artifact.facts, path, MODULE_FORM)
+        check_artifact(artifact, path)
         super().__init__(artifact.facts["module"], callable_signature(artifact.parameters))
         self.facts: Mapping[str, Any] = artifact.facts
         self.target = resolve_target(artifact.program.target)

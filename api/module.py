@@ -22,7 +22,8 @@ def compile(
 ) -> "CompiledModule":
     """A callable with the module's signature that runs generated kernels.
 
-    With `example_inputs` the module is exported and compiled now, else at the first call.
+    `module` is a torch.nn.Module, or a torch.export.ExportedProgram, which is compiled as it was
+    exported. With `example_inputs` the module is exported and compiled now, else at the first call.
     `dynamic_shapes` is torch.export's (`torch.export.Dim("batch", min=1, max=8)`); without it a
     size that changes between calls makes its axis dynamic, and other containers or constants make a
     program of their own, at the cost of one more compilation. The last 8 programs are kept, and a
@@ -48,7 +49,15 @@ def compile(
     error of the module's own code passes through.
     """
     switches.check()
-    _check_module(module)
+    if isinstance(module, torch.export.ExportedProgram):
+        if example_inputs is not None or dynamic_shapes is not None:
+            raise OptionError(
+                "an exported program has its inputs and sizes already",
+                facts="example_inputs and dynamic_shapes are for modules",
+                fix="leave them out, or compile the module that was exported",
+            )
+        return CompiledModule.of_exported(module, target, _read_options(options))
+    check_module(module)
     compiled = CompiledModule(module, dynamic_shapes, target, _read_options(options))
     if example_inputs is not None:
         if not isinstance(example_inputs, (tuple, list)):
@@ -61,7 +70,7 @@ def compile(
     return compiled
 
 
-def _check_module(module: Any) -> None:
+def check_module(module: Any) -> None:
     """UnsupportedModel when this is nothing that torch.export takes."""
     is_module = isinstance(module, torch.nn.Module)
     if not is_module:

@@ -21,7 +21,7 @@ def module_artifact(
     for variant in variants:
         names = weights.add(variant)
         others = {name: kept for name, kept in names.items() if name != kept}
-        graph = str(variant.compiled.graph)
+        graph = variant.compiled.graph_text
         programs.append(StoredProgram(variant.program, graph, variant.signature, others))
     return Artifact(
         tuple(programs),

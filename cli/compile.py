@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 def compile_model(
-    model: options.Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A Hugging Face folder, a .gguf file, `demo`; or any module: package.module:name,"
+            " file.py:name, or a .pt2 file."
+        ),
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The artifact: a folder, or a file named *.zip.")
     ],
@@ -25,23 +31,34 @@ def compile_model(
     kv_cache_dtype: Annotated[
         str, typer.Option(help="How keys and values are stored. Default: as they are computed.")
     ] = "auto",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", "-i", help="An argument of a module: 'x=f32[batch, 128]', or 'scale=2.5'."
+        ),
+    ] = None,
+    dims: Annotated[
+        list[str] | None,
+        typer.Option("--dim", help="The sizes that a named dim may have: batch=1..8."),
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Read a .pt2 file, which may run code that it holds.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace an artifact that is there.")
     ] = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Build an artifact: kernels, weights and tokenizer in one folder. Running it compiles nothing.
+    """Build an artifact: kernels and weights in one folder. Running it compiles nothing.
 
-    The target may be a GPU that this machine does not have.
+    The target may be a GPU that this machine does not have. A module is named as
+    package.module:name, which is imported: an instance, a class, or a function that returns one,
+    also as (module, example_inputs).
     """
-    from ..api.build_model import get_model
-    from ..api.counted import counted
-    from ..api.machine import resolve_target
-    from ..api.request import Request, parse_dtype
-    from ..runtime.artifact import is_artifact, save_artifact
+    from ..runtime.artifact import is_artifact, open_artifact
     from ..runtime.storage import check_writable
-    from .progress import progress
+    from .named_module import is_named
 
     if output.exists() and not (force and is_artifact(output)):
         raise OptionError(
@@ -51,21 +68,23 @@ def compile_model(
         )
     check_writable(output)
     start = time.perf_counter()
-    request = Request(
-        model,
-        dtype=parse_dtype(dtype, "--dtype"),
-        target=resolve_target(target),
-        kv_dtype=parse_dtype(kv_cache_dtype, "--kv-cache-dtype"),
-    )
-    with progress(quiet) as show:
-        built = get_model(request, show)
-        weights = counted(built.artifact.weights, "save", show)
-        save_artifact(output, replace(built.artifact, weights=weights))
+    if is_named(model):
+        if kv_cache_dtype != "auto":
+            raise OptionError("--kv-cache-dtype is for language models", fix="leave it out")
+        _save_module(output, model, inputs or [], dims or [], dtype, target, trust)
+        was_cached = False
+    elif inputs or dims:
+        raise OptionError(
+            f"{model} is no module that is named, and --input and --dim are for those",
+            fix="leave them out; a module is named as package.module:name or file.py:name",
+        )
+    else:
+        was_cached = _save_language_model(output, model, dtype, target, kv_cache_dtype, quiet)
     figures = {
         "artifact": str(output),
         "seconds": round(time.perf_counter() - start, 2),
-        "was_cached": built.was_cached,
-        **figures_of(built.artifact),
+        "was_cached": was_cached,
+        **figures_of(open_artifact(output)),
     }
     if as_json:
         print_json(figures)
@@ -76,14 +95,51 @@ def compile_model(
         )
 
 
+def _save_module(
+    output: Path, model: str, inputs: list, dims: list, dtype: str, target: str, trust: bool
+) -> None:
+    from ..api.request import parse_dtype
+    from .named_module import compile_named
+
+    stored = parse_dtype(dtype, "--dtype")
+    narrow = {} if stored is None or stored.name == "f32" else {"weights_dtype": stored.name}
+    with compile_named(model, inputs, dims, target=target, options=narrow, trust=trust) as compiled:
+        compiled.save(output)
+
+
+def _save_language_model(
+    output: Path, model: str, dtype: str, target: str, kv_cache_dtype: str, quiet: bool
+) -> bool:
+    """-> whether it was compiled before."""
+    from ..api.build_model import get_model
+    from ..api.counted import counted
+    from ..api.machine import resolve_target
+    from ..api.request import Request, parse_dtype
+    from ..runtime.artifact import save_artifact
+    from .progress import progress
+
+    request = Request(
+        model,
+        dtype=parse_dtype(dtype, "--dtype"),
+        target=resolve_target(target),
+        kv_dtype=parse_dtype(kv_cache_dtype, "--kv-cache-dtype"),
+    )
+    with progress(quiet) as show:
+        built = get_model(request, show)
+        weights = counted(built.artifact.weights, "save", show)
+        save_artifact(output, replace(built.artifact, weights=weights))
+    return built.was_cached
+
+
 def figures_of(artifact: "Artifact") -> dict:
     """What there is to say of an artifact in one line."""
+    programs = [stored.program for stored in artifact.programs]
+    facts = artifact.facts
     return {
         "target": artifact.program.target,
-        "distinct_kernels": len(artifact.program.kernels),
-        "launches": len(artifact.program.steps),
-        "fallback_ops": artifact.facts["fallback_ops"],
-        "weight_bytes": sum(
-            buffer.type.numel * buffer.type.dtype.nbytes for buffer in artifact.program.weights
-        ),
+        "programs": len(programs),
+        "distinct_kernels": len({k.key for program in programs for k in program.kernels.values()}),
+        "launches": sum(len(program.steps) for program in programs),
+        "fallback_ops": sum(each["fallback_ops"] for each in facts.get("programs", [facts])),
+        "weight_bytes": sum(array.nbytes for array in artifact.weights.values()),
     }

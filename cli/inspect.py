@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..api.facts import check_facts, is_language_model
 from ..ir.errors import OptionError
 from ..ir.steps import LaunchStep, walk
 from . import options
@@ -14,7 +13,9 @@ from .console import human_bytes, print_json
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
+    from ..ir.program import Program
     from ..runtime.artifact import Artifact
+    from ..runtime.stored_program import StoredProgram
 
 
 def inspect(
@@ -31,24 +32,28 @@ def inspect(
     passes: Annotated[
         bool, typer.Option("--passes", help="Print what each pass did when it was built.")
     ] = False,
+    program: Annotated[
+        int, typer.Option(min=0, help="Which program of a module; the first is 0.")
+    ] = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Show what is in an artifact, a checkpoint or a graph's text; nothing is run or compiled."""
+    from ..api.facts import check_artifact  # loads NumPy, which help texts do without
     from ..runtime.artifact import is_artifact, open_artifact
 
     path = _find(model)
     if is_artifact(path):
         artifact = open_artifact(path)
-        if is_language_model(artifact.facts):
-            check_facts(artifact.facts, path)
+        check_artifact(artifact, path)
+        stored = _program_of(artifact, program)
         if source:
-            print(_kernel_source(artifact, source), end="")
+            print(_kernel_source(stored.program, source), end="")
         elif graph:
-            print(artifact.programs[0].graph_text or "", end="")
+            print(stored.graph_text or "", end="")
         elif passes:
-            _print_passes(artifact.facts.get("passes", []), as_json)
+            _print_passes(artifact.facts.get("programs", [artifact.facts])[program], as_json)
         else:
-            facts = artifact_facts(artifact, sizes)
+            facts = artifact_facts(artifact, sizes, program)
             print_json(facts) if as_json else print(render_artifact(facts))
         return
     if source or graph or passes or sizes:
@@ -78,15 +83,24 @@ def _find(model: str) -> Path:
 # ---- artifacts -----------------------------------------------------------------------------
 
 
-def artifact_facts(artifact: "Artifact", sizes: str = "") -> dict:
+def _program_of(artifact: "Artifact", index: int) -> "StoredProgram":
+    if index >= len(artifact.programs):
+        raise OptionError(
+            f"--program is {index}", facts=f"the artifact has {len(artifact.programs)}, from 0 on"
+        )
+    return artifact.programs[index]
+
+
+def artifact_facts(artifact: "Artifact", sizes: str = "", index: int = 0) -> dict:
     """Everything `--json` prints: the program, its kernels, and what they must do at `sizes`."""
-    program = artifact.program
-    values = bind_sizes(artifact, sizes)
-    kernels = _kernel_facts(artifact, values)
+    program = artifact.programs[index].program
+    values = bind_sizes(program, sizes)
+    kernels = _kernel_facts(program, values)
     return {
         "name": program.name,
         "target": program.target,
-        "facts": {k: v for k, v in artifact.facts.items() if k != "passes"},
+        "facts": {k: v for k, v in artifact.facts.items() if k not in ("passes", "programs")},
+        "call": _call_facts(artifact),
         "weights": _weight_facts(artifact),
         "kv_page_bytes": program.kv.page_bytes if program.kv else None,
         "kv_page_tokens": program.kv.page_size if program.kv else None,
@@ -97,9 +111,33 @@ def artifact_facts(artifact: "Artifact", sizes: str = "") -> dict:
     }
 
 
-def bind_sizes(artifact: "Artifact", text: str) -> dict[str, int]:
+def _call_facts(artifact: "Artifact") -> dict | None:
+    """How a module is called, and what each of its programs is for; None for a language model."""
+    from ..ir.signature import callable_signature, text_of
+
+    if artifact.parameters is None:
+        return None
+    programs = []
+    for stored in artifact.programs:
+        program, signature = stored.program, stored.signature
+        assert signature is not None, "a module's program is stored with one"
+        given = {name: program.buffers[name].type for name in program.inputs}
+        results = dict(enumerate(program.buffers[name].type for name in program.outputs))
+        names = [parameter.name for parameter in artifact.parameters]
+        programs.append(
+            {
+                "takes": {n: text_of(t, given) for n, t in signature.named(names).items()},
+                "gives": text_of(signature.results, results),
+                "dims": {s.name: f"[{s.lo}, {s.hi or ''}]" for s in program.symbols.values()},
+                "steps": len(program.steps),
+            }
+        )
+    return {"parameters": str(callable_signature(artifact.parameters)), "programs": programs}
+
+
+def bind_sizes(program: "Program", text: str) -> dict[str, int]:
     """Values for the program's dims: those of `text`, else the hint, else the least."""
-    symbols = artifact.program.symbols
+    symbols = program.symbols
     values = {name: symbol.hint or symbol.lo for name, symbol in symbols.items()}
     for item in filter(None, text.split(",")):
         name, _, number = (part.strip() for part in item.partition("="))
@@ -119,9 +157,8 @@ def bind_sizes(artifact: "Artifact", text: str) -> dict[str, int]:
     return values
 
 
-def _kernel_facts(artifact: "Artifact", values: dict[str, int]) -> list[dict]:
+def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
     """One item a kernel, the one that moves the most bytes first."""
-    program = artifact.program
     used: dict[str, dict] = {}
     for step in walk(program.steps):
         if not isinstance(step, LaunchStep):
@@ -150,11 +187,13 @@ def _kernel_facts(artifact: "Artifact", values: dict[str, int]) -> list[dict]:
 
 def _weight_facts(artifact: "Artifact") -> dict[str, dict[str, int]]:
     """By dtype: how many weights, and their bytes."""
+    from ..ir.types import dtype_of
+
     found: dict[str, dict[str, int]] = {}
-    for buffer in artifact.program.weights:
-        row = found.setdefault(buffer.type.dtype.name, {"count": 0, "bytes": 0})
+    for array in artifact.weights.values():
+        row = found.setdefault(str(dtype_of(array.dtype)), {"count": 0, "bytes": 0})
         row["count"] += 1
-        row["bytes"] += _value(buffer.type.nbytes, {})
+        row["bytes"] += array.nbytes
     return found
 
 
@@ -164,14 +203,15 @@ def _value(dim: object, values: dict[str, int]) -> int:
     return dim if isinstance(dim, int) else evaluate(dim, values)
 
 
-def _kernel_source(artifact: "Artifact", name: str) -> str:
-    kernels = artifact.program.kernels
+def _kernel_source(program: "Program", name: str) -> str:
+    kernels = program.kernels
     if name not in kernels:
         raise OptionError(f"no kernel named {name!r}", facts=f"kernels: {', '.join(kernels)}")
     return kernels[name].source
 
 
-def _print_passes(passes: list, as_json: bool) -> None:
+def _print_passes(facts: dict, as_json: bool) -> None:
+    passes = facts.get("passes", [])
     if as_json:
         print_json(passes)
         return
@@ -192,6 +232,8 @@ def render_artifact(facts: dict) -> str:
     if "architecture" in about:
         head.append(("model", f"{about['architecture']}, {about['num_layers']} layers"))
         head.append(("context", f"{about['context_len']} tokens"))
+    if facts["call"]:
+        head.append(("module", f"{about['module']}{facts['call']['parameters']}"))
     weights = (
         f"{row['count']} {dtype} ({human_bytes(row['bytes'])})"
         for dtype, row in facts["weights"].items()
@@ -201,10 +243,16 @@ def render_artifact(facts: dict) -> str:
         page = human_bytes(facts["kv_page_bytes"])
         head.append(("KV page", f"{facts['kv_page_tokens']} tokens, {page} over all layers"))
     sizes = ", ".join(f"{name}={value}" for name, value in facts["sizes"].items())
-    head.append(("sizes", f"{sizes} (choose with --at)"))
+    if sizes:
+        head.append(("sizes", f"{sizes} (choose with --at)"))
     head.append(("arena", human_bytes(facts["arena_bytes"])))
     head.append(("launches", f"{facts['launches']} a step, of {len(facts['kernels'])} kernels"))
     lines = [f"{label:<10}{value}" for label, value in head]
+    for index, each in enumerate(facts["call"]["programs"] if facts["call"] else []):
+        taken = ", ".join(f"{name}: {kind}" for name, kind in each["takes"].items())
+        dims = ", ".join(f"{name} in {span}" for name, span in each["dims"].items())
+        lines.append(f"\nprogram {index}, {each['steps']} steps{dims and ', for '}{dims}")
+        lines += [f"  takes {taken}", f"  gives {each['gives']}"]
     lines.append(
         f"\n{'kernel':32} {'template':10} {'runs':>5} {'bytes':>10} {'Mop':>9}  first used by"
     )

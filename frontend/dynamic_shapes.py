@@ -209,6 +209,12 @@ def _axis(declared: Any, where: str) -> Axis | None:
     )
 
 
+def exported_axis(lo: Any, hi: Any) -> Axis:
+    """An axis in the range that torch keeps of it."""
+    is_bound = getattr(hi, "is_Integer", False)  # of SymPy, as torch's infinity is
+    return Axis(None, max(int(lo), 1), int(hi) if is_bound else None, must_vary=False)
+
+
 def _finite(bound: Any) -> int | None:
     # torch writes an unbounded dim as int_oo or a huge number
     return int(bound) if isinstance(bound, int) and bound < 2**62 else None

@@ -19,7 +19,7 @@ from ..ir.verify import verify
 from . import aten  # noqa: F401  fills the table
 from .containers import tree_of
 from .dtypes import from_torch, to_numpy
-from .dynamic_shapes import Axes, Axis
+from .dynamic_shapes import Axes, Axis, exported_axis
 from .importer import Importer
 from .symbols import SymbolTable, shape_env_of
 from .trace import export, functionalize, needs_decomposition
@@ -75,6 +75,24 @@ def import_program(
     if needs_decomposition(program):
         program = functionalize(program)
     return _ProgramImport(program, name, tuple(axes), strip, progress, results).run()
+
+
+def exported_axes(program: ExportedProgram) -> tuple[Axes, ...]:
+    """The dynamic axes of each argument, with the ranges that the program was exported for."""
+    found: list[Axes] = []
+    for node, spec in zip(
+        program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs
+    ):
+        if spec.kind is InputKind.USER_INPUT:
+            value = node.meta.get("val")
+            sizes = value.shape if isinstance(value, torch.Tensor) else ()
+            ranges = {
+                axis: program.range_constraints.get(size.node.expr)
+                for axis, size in enumerate(sizes)
+                if isinstance(size, torch.SymInt)
+            }
+            found.append({axis: exported_axis(r.lower, r.upper) for axis, r in ranges.items() if r})
+    return tuple(found)
 
 
 @dataclass

@@ -57,13 +57,6 @@ class Container:
     )
     make: Callable[[list[Any]], Any] | None = field(default=None, compare=False, repr=False)
 
-    def __str__(self) -> str:
-        if self.keys:
-            inner = [f"{key}: {shape(part)}" for key, part in zip(self.keys, self.parts)]
-        else:
-            inner = [shape(part) for part in self.parts]
-        return f"{self.name or self.kind}({', '.join(inner)})"
-
 
 Tree: TypeAlias = Input | Output | Constant | Container
 
@@ -76,6 +69,13 @@ class Record(dict):
             return self[name]
         except KeyError:
             raise AttributeError(f"no field {name!r}; there are {', '.join(self)}") from None
+
+
+class _Default:
+    """A parameter's default, which is compiled in: only that there is one is known."""
+
+    def __repr__(self) -> str:
+        return "..."
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def callable_signature(parameters: Sequence[Parameter]) -> inspect.Signature:
             inspect.Parameter(
                 p.name,
                 getattr(inspect.Parameter, p.kind),
-                default=... if p.is_optional else inspect.Parameter.empty,
+                default=_Default() if p.is_optional else inspect.Parameter.empty,
             )
             for p in parameters
         ]
@@ -137,11 +137,9 @@ class Signature:
                 f" it was {', '.join(self.keywords) or '(none)'}"
             )
         if not problems:
-            for index, (tree, value) in enumerate(zip(self.positional, args)):
-                where = names[index] if index < len(names) else f"args[{index}]"
+            values = [*args, *(kwargs[name] for name in self.keywords)]
+            for (where, tree), value in zip(self.named(names).items(), values):
                 _take(tree, value, where, inputs, problems, changed)
-            for name, tree in self.keywords.items():
-                _take(tree, kwargs[name], name, inputs, problems, changed)
         if problems:
             raise ShapeError(
                 "the arguments are not built like those it was compiled for",
@@ -160,10 +158,12 @@ class Signature:
         """The program's outputs in the module's containers; numbers as Python ints."""
         return _make(self.results, outputs)
 
-    @property
-    def parts(self) -> dict[str, Tree]:
-        """The trees of the arguments, by what a message calls them."""
-        positional = {f"args[{index}]": tree for index, tree in enumerate(self.positional)}
+    def named(self, names: Sequence[str] = ()) -> dict[str, Tree]:
+        """The trees of the arguments by the names of their parameters, as far as they are known."""
+        positional = {
+            names[index] if index < len(names) else f"args[{index}]": tree
+            for index, tree in enumerate(self.positional)
+        }
         return positional | dict(self.keywords)
 
 
@@ -172,11 +172,19 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
 
 
-def shape(tree: Tree) -> str:
-    """How a tree is built, for messages."""
+def text_of(tree: Tree, types: Mapping[Any, Any] | None = None) -> str:
+    """How a tree is built, for people; `types` are those of inputs by name, of outputs by index."""
     if isinstance(tree, Constant):
         return shown(tree.value)
-    return str(tree) if isinstance(tree, Container) else "array"
+    if isinstance(tree, Output) and tree.is_number:
+        return "int"
+    if not isinstance(tree, Container):
+        key = tree.name if isinstance(tree, Input) else tree.index
+        return "array" if types is None else str(types[key])
+    parts = [text_of(part, types) for part in tree.parts]
+    if tree.keys:
+        parts = [f"{key}: {part}" for key, part in zip(tree.keys, parts)]
+    return f"{tree.name or tree.kind}({', '.join(parts)})"
 
 
 def with_leaves(tree: Tree, leaves: Sequence[Tree]) -> Tree:
@@ -213,7 +221,7 @@ def _take(
     elif isinstance(tree, Container):
         parts = (tree.take or _taker(tree))(value)
         if parts is None:
-            problems.append(f"{where} is {_built(value)}, it was {tree}")
+            problems.append(f"{where} is {_built(value)}, it was {text_of(tree)}")
             return
         for index, (part, item) in enumerate(zip(tree.parts, parts, strict=True)):
             _take(part, item, path_to(where, tree, index), inputs, problems, changed)

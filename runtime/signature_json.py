@@ -26,7 +26,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 def signature_to_json(signature: Signature) -> dict[str, Any]:
     """UnsupportedModel lists every constant and key that plain data cannot hold."""
-    trees = {**signature.parts, "the result": signature.results}
+    trees = {**signature.named(), "the result": signature.results}
     problems = [problem for where, tree in trees.items() for problem in _unfit(tree, where)]
     if problems:
         raise UnsupportedModel(
@@ -145,7 +145,7 @@ def _name(value: Any) -> str:
 
 
 def _misfits(signature: Signature, program: Program) -> Iterator[str]:
-    leaves = [leaf for tree in signature.parts.values() for leaf in _leaves(tree)]
+    leaves = [leaf for tree in signature.named().values() for leaf in _leaves(tree)]
     results = list(_leaves(signature.results))
     if any(isinstance(leaf, Output) for leaf in leaves):
         yield "an argument is an output"

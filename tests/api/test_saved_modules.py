@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from importlib import metadata
 
 import numpy as np
 import pytest
