@@ -16,9 +16,11 @@ def choose_encodings(graph: Graph, target: Target) -> dict[Value, Encoding]:
         grouped = meaning(graph, weight)
         if grouped != ROWS:
             chosen[weight] = grouped
-        elif weight.type.rank == 2 and any(
-            _streams(graph, weight, u) for u in graph.uses.get(weight, ())
-        ):
+            continue
+        users = graph.uses.get(weight, ())
+        if any(user.is_step for user in users):
+            continue  # it is read as it is declared
+        if weight.type.rank == 2 and any(_streams(graph, weight, u) for u in users):
             encoding = streamed(weight.shape, weight.dtype, target)
             if encoding != ROWS:
                 chosen[weight] = encoding

@@ -76,6 +76,11 @@ class Node:
         return {name: value for name, value in self.attrs.items() if isinstance(value, Graph)}
 
     @property
+    def is_step(self) -> bool:
+        """Whether it is a step of a program by itself, and part of no kernel."""
+        return self.op.kind in ("region", "call")
+
+    @property
     def binds(self) -> tuple[str, ...]:
         """Symbols that have a value only once it has run."""
         return self.attrs.get("binds", ()) if self.op.kind == "call" else ()
@@ -134,6 +139,27 @@ class Graph:
             for region in node.regions.values():
                 found |= region.late_symbols
         return frozenset(found)
+
+    @cached_property
+    def binders(self) -> Mapping[Node, tuple[Node, ...]]:
+        """For a node, those that bind symbols of its attributes and results: they come before."""
+        by = {name: node for node in self.nodes for name in node.binds}
+        if not by:
+            return {}
+        needed = {node: sorted(symbols_in(node) & by.keys()) for node in self.nodes}
+        return {
+            node: tuple(dict.fromkeys(by[name] for name in names if by[name] is not node))
+            for node, names in needed.items()
+        }
+
+    @cached_property
+    def sized(self) -> Mapping[Node, tuple[Node, ...]]:
+        """For a node that binds symbols, the nodes that need them: the inverse of `binders`."""
+        found: dict[Node, list[Node]] = {}
+        for node, binders in self.binders.items():
+            for binder in binders:
+                found.setdefault(binder, []).append(node)
+        return {binder: tuple(nodes) for binder, nodes in found.items()}
 
     @cached_property
     def results(self) -> frozenset[Value]:

@@ -74,6 +74,7 @@ class Op:
     inverse: Callable[..., tuple] | None = None
     axes: Callable[..., tuple] | None = None
     value_range: Callable[..., tuple] | None = None
+    routine: str | None = None  # of a library, that a call of it runs
     state_operand: int | None = None  # which operand is consumed and returned, kind "state" only
     samples: list[Callable[..., Any]] = field(default_factory=list)
 

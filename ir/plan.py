@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .dim import Dim, ceildiv, maximum
+from .dim import Dim, ceildiv, maximum, symbols_of
 from .errors import VerifyError
 from .graph import Graph, Node, Value
 from .program import ALIGNMENT
@@ -37,6 +37,11 @@ class Plan:
     def group_of(self) -> Mapping[Node, str]:
         """The kernel that computes each node."""
         return {node: name for name, nodes in self.groups.items() for node in nodes}
+
+    def is_late(self, value: Value) -> bool:
+        """Whether the size of `value` is known only while the program runs: it has no offset."""
+        late = self.graph.late_symbols
+        return bool(late) and any(symbols_of(dim) & late for dim in value.shape)
 
     def results_of(self, name: str) -> list[Value]:
         """Values of the group that others read or that leave the graph, in order."""

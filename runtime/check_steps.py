@@ -124,10 +124,10 @@ def _ordered(
         yield f"regions lie more than {MAX_DEPTH} deep in one another"
         return
     for step in steps:
-        needed = {s for dim in step.dims for s in symbols_of(dim)}
-        needed.update(*(_symbols(program, name) for name in step.reads))
-        own = needed.union(*(_symbols(program, name) for name in step.writes)) - set(step.binds)
-        for name in sorted((needed | own) & unbound):
+        needed = frozenset().union(*(_symbols(program, name) for name in step.reads))
+        own = {s for dim in step.dims for s in symbols_of(dim)}
+        own.update(*(_symbols(program, name) for name in step.writes))
+        for name in sorted((needed | (own - set(step.binds))) & unbound):
             yield f"step {step.name} needs dim {name}, which no step before it binds"
         for name in step.reads:
             if name not in written:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from ..ir.fork_lock import tell_after_fork
 from ..ir.program import Kernel, Program
 from .device import Launch
 
-if TYPE_CHECKING:
-    from .cuda import CudaDevice
-
 ALIGNMENT = 16  # bytes; kernels are compiled for pointers that are multiples
 STATIC_SHARED = 48 * 1024  # a kernel that wants more shared memory must say so
 
@@ -22,7 +19,7 @@ STATIC_SHARED = 48 * 1024  # a kernel that wants more shared memory must say so
 class _Library:
     """A loaded binary; unloaded when the last reference goes. cuda-core's own stays for ever."""
 
-    def __init__(self, blob: bytes, device: "CudaDevice"):
+    def __init__(self, blob: bytes, device: Any):
         self._device = device
         self._handle = device.check(device.driver.cuLibraryLoadData(blob, [], [], 0, [], [], 0))
         self._finalizer = weakref.finalize(self, device.unload, self._handle)
@@ -38,7 +35,7 @@ class _Library:
 class CudaModule:
     """The kernels of a program, loaded."""
 
-    def __init__(self, program: Program, device: "CudaDevice"):
+    def __init__(self, program: Program, device: Any):
         self._device = device
         self._libraries = {name: _Library(blob, device) for name, blob in program.blobs.items()}
         self._kernels = {
@@ -91,9 +88,7 @@ class CudaModule:
 class CudaPlan:
     """Launches with all but the addresses fixed."""
 
-    def __init__(
-        self, device: "CudaDevice", launches: list[tuple], scratch_bytes: int, keep: Any = None
-    ):
+    def __init__(self, device: Any, launches: list[tuple], scratch_bytes: int, keep: Any = None):
         self._device, self._launches, self._keep = device, launches, keep  # `keep` stays loaded
         self._scratch = (
             device.allocate(scratch_bytes, "kernels' scratch") if scratch_bytes else None
@@ -162,7 +157,7 @@ class CudaPlan:
 class _Replay:
     """A captured graph, and the plan that owns what it uses."""
 
-    def __init__(self, graph: Any, plan: CudaPlan, device: "CudaDevice"):
+    def __init__(self, graph: Any, plan: CudaPlan, device: Any):
         self._graph, self._plan, self._device = graph, plan, device  # freed in this order
         tell_after_fork(self)
 

@@ -32,6 +32,7 @@ class Fusion:
         self.keep_outputs()
         self.keep_operands()
         self.repeat_casts()
+        self.keep_step_operands()
         self.take_epilogues()
         self.place_norms()
         self.grow_reductions()
@@ -64,7 +65,7 @@ class Fusion:
                     break
                 producer = inner
             own = groups.make(node)
-            if producer in groups.of and groups.of[producer].kind != "attention":
+            if producer in groups.of and groups.of[producer].kind not in ("attention", "step"):
                 groups.merge(groups.of[producer], own)
 
     # ---- operands of kernels that read buffers as they lie ----
@@ -85,6 +86,13 @@ class Fusion:
             node = node.operands[0].node
         if node is not None and node not in self.groups.of:
             self.groups.make(node)
+
+    def keep_step_operands(self) -> None:
+        """What is no kernel reads whole buffers."""
+        for node in self.graph.nodes:
+            if node.is_step:
+                for operand in node.operands:
+                    self.keep(operand, frozenset())
 
     def repeat_casts(self) -> None:
         """A cast to a wider float is part of loading what it widens, which stays stored narrow.

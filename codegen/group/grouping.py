@@ -3,11 +3,16 @@
 Invariant: groups never depend on each other in a circle, so they can be put in order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...ir.graph import Graph, Node, Value
 from ..templates import template_of
+
+
+def kind_of(nodes: Sequence[Node]) -> str:
+    """The name of the template of a group; "step" of a node that is no kernel."""
+    return "step" if nodes[0].is_step else template_of(nodes).name
 
 
 @dataclass(eq=False)
@@ -40,7 +45,7 @@ class Groups:
     def make(self, node: Node) -> Group:
         """A group of its own for `node`."""
         at = self.place[node]
-        group = Group(template_of([node]).name, node, {node}, at, at)
+        group = Group(kind_of([node]), node, {node}, at, at)
         self.of[node] = group
         self._forget()
         return group
@@ -64,7 +69,7 @@ class Groups:
     def producers(self, node: Node) -> tuple[Node, ...]:
         """Grouped nodes whose results `node` reads, directly or through free nodes."""
         if node not in self._producers:
-            found: dict[Node, None] = {}
+            found = dict.fromkeys(self.graph.binders.get(node, ()))
             for operand in node.operands:
                 for producer in self.sources(operand):
                     found[producer] = None
@@ -82,10 +87,10 @@ class Groups:
         """Grouped nodes that read `node`'s results, directly or through free nodes."""
         if node not in self._readers:
             found: dict[Node, None] = {}
-            for result in node.results:
-                for user in self.graph.uses.get(result, ()):
-                    for reader in (user,) if user in self.of else self.readers(user):
-                        found[reader] = None
+            users = [u for result in node.results for u in self.graph.uses.get(result, ())]
+            for user in (*users, *self.graph.sized.get(node, ())):
+                for reader in (user,) if user in self.of else self.readers(user):
+                    found[reader] = None
             self._readers[node] = tuple(found)
         return self._readers[node]
 

@@ -7,9 +7,8 @@ from ...ir.dim import Dim
 from ...ir.graph import Graph, Node, Value
 from ...ir.plan import Plan
 from ...ir.report import Findings
-from ..templates import template_of
 from .fusion import Fusion
-from .grouping import Groups
+from .grouping import Groups, kind_of
 
 
 def partition(graph: Graph, findings: Findings) -> Plan:
@@ -86,7 +85,7 @@ def summary(plan: Plan) -> list[str]:
     count: Counter[str] = Counter()
     moved: Counter[str] = Counter()
     for name, nodes in plan.groups.items():
-        kind = template_of(nodes).name
+        kind = kind_of(nodes)
         count[kind] += 1
         moved[kind] += plan.graph.facts.hint(traffic(plan, name))
     return [f"{count[k]} {k} groups, {moved[k]:,} bytes" for k in sorted(count)]

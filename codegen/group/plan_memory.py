@@ -73,7 +73,11 @@ def analyse(plan: Plan) -> list[Lifetime]:
         start = number[plan.group_of[node]]
         for result in node.results:
             users = [number[plan.group_of[u]] for u in graph.uses.get(result, ())]
-            if result in graph.results or all(u == start for u in users):
+            if node.is_step:
+                users.append(start)  # it fills all of its results, also where nobody reads one
+            elif all(u == start for u in users):
+                continue
+            if result in graph.results or plan.is_late(result):
                 continue
             lifetimes.append(Lifetime(result, start, max(users), aligned(result.type.nbytes)))
     return lifetimes

@@ -5,10 +5,11 @@ nothing from around them but the values of dims. Their dims are those of the gra
 """
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
-from ..dim import Dim, symbol
+from ..dim import Dim, maximum, symbol
 from ..graph import Graph
 from ..host_functions import find_functions
 from ..op import op
@@ -119,6 +120,14 @@ def nonzero(x, *, binds: tuple[str, ...]):
     if len(binds) != 1:
         raise TypeError(f"binds is {list(binds)}: must name one dim")
     return TensorType((symbol(binds[0]), x.rank), i64)
+
+
+nonzero.routine = "numpy.nonzero"
+
+
+@nonzero.set_range
+def _(x, *, binds):
+    return 0, reduce(maximum, x.shape, 1) - 1
 
 
 @nonzero.set_reference
