@@ -11,6 +11,7 @@ SAYS = {
     "compile_module.py": ["batch 64: largest difference", "batch 65: "],
     "generate_text.py": ["'The capital of France is' -> ", "Paris", "tokens/s"],
     "graph_by_hand.py": ["rms_norm(%x, %w0)"],
+    "save_module.py": ["saved ", "batch 1: best [", "batch 5: best [", "Array(f32[5, 4] on cpu)"],
 }
 
 
