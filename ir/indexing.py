@@ -135,6 +135,18 @@ def _calls(dim: Dim) -> list[Call]:
     return [atom for monomial, _ in terms for atom, _ in monomial if isinstance(atom, Call)]
 
 
+def ends(dim: Dim, extents: Mapping[str, Dim]) -> tuple[Dim, Dim] | None:
+    """The least and the largest of `dim` over axes, None where it is not linear in them."""
+    low = high = dim
+    for name in symbols_of(dim) & extents.keys():
+        factor, last = coefficient_of(dim, name), extents[name] - 1
+        if not isinstance(factor, int):
+            return None
+        low = substitute(low, {name: 0 if factor >= 0 else last})
+        high = substitute(high, {name: last if factor >= 0 else 0})
+    return low, high
+
+
 class AxisFacts(Facts):
     """Facts over symbols and axes: an axis is below its extent, also where that is symbolic.
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from .axes import combined_axes
-from .dim import Dim, maximum, minimum, product, substitute, symbols_of
+from .dim import Dim, maximum, minimum, product
 from .facts import Facts
 from .graph import Node, Value
 from .index_map import Checked, Fill, Mapped, Number, Read, SymbolContext, leaves, map_index
-from .indexing import coefficient_of
+from .indexing import ends
 from .scalar import Scalar
 
 Range: TypeAlias = tuple[Dim | None, Dim | None]  # both ends included; None is unbounded
@@ -95,14 +95,7 @@ class Ranges:
             case Checked(size=size):
                 return 0, size - 1
             case Number(value):
-                low = high = value
-                for name in symbols_of(value) & at.extents.keys():
-                    factor, last = coefficient_of(value, name), at.extents[name] - 1
-                    if not isinstance(factor, int):
-                        return UNKNOWN
-                    low = substitute(low, {name: 0 if factor >= 0 else last})
-                    high = substitute(high, {name: last if factor >= 0 else 0})
-                return low, high
+                return ends(value, at.extents) or UNKNOWN
         return UNKNOWN
 
     def _scalar(

@@ -1,9 +1,13 @@
 """Checks every invariant of a graph; run after each pass."""
 
+from typing import Any
+
 from .builder import infer
 from .dim import symbols_of
 from .errors import ShapeError, VerifyError
 from .graph import Graph, Node, Value, symbols_in
+from .index_map import Read, SymbolContext, map_index
+from .indexing import ends
 from .text import print_node, value_names
 from .types import TensorType
 
@@ -20,6 +24,7 @@ class _Verifier:
         self.consumed: dict[Value, Node] = {}  # a state and the op that took it
         # values a state's content has passed through: the state itself and what ops made of it
         self.is_state: set[Value] = set(graph.states)
+        self.inside: set[Any] = set()  # views that are proved to read inside their operands
         # symbols that nodes bind and have not bound yet
         self.unbound: set[str] = {name for node in graph.nodes for name in node.binds}
 
@@ -62,8 +67,8 @@ class _Verifier:
             self.check_region(index, name, region)
         for result in node.results:
             self.check_dims(result.type, node.op.name)
-        if node.op.name == "slice":
-            self.check_slice(index, node)
+        if node.op.kind == "view":
+            self.check_reads(index, node)
         if node.op.kind == "state":
             state = node.operands[node.op.state_operand or 0]
             if state not in self.is_state:
@@ -102,14 +107,20 @@ class _Verifier:
             where = f"{name}, {error.where}" if error.where else name
             raise VerifyError(error.what, where=where, facts=error.facts) from None
 
-    def check_slice(self, index: int, node: Node) -> None:
-        facts, attrs = self.graph.facts, node.attrs
-        size = node.operands[0].shape[attrs["axis"]]
-        start, stop = attrs["start"], attrs["stop"]
-        if not (facts.proved_le(0, start) and facts.proved_le(start, stop)):
-            raise self.error(index, f"slice [{start}, {stop}) is not proved to be in order")
-        if not facts.proved_le(stop, size):
-            raise self.error(index, f"slice up to {stop} of an axis of {size}: not proved inside")
+    def check_reads(self, index: int, node: Node) -> None:
+        """What a view reads whatever the index, it reads inside its operand."""
+        key = node.op, tuple(v.type for v in node.operands), tuple(node.attrs.items())
+        if node.op.inverse is not None or key in self.inside:
+            return
+        at = SymbolContext(node, self.graph.facts)
+        read = map_index(node, at, at.index)
+        if isinstance(read, Read):
+            for place, size in zip(read.index, node.operands[read.operand].shape, strict=True):
+                low, high = ends(place, at.extents) or (place, place)
+                if not (at.facts.proved_le(0, low) and at.facts.proved_lt(high, size)):
+                    what = f"{node.op.name} reads {low} to {high} of an axis of {size}"
+                    raise self.error(index, f"{what}: not proved inside")
+        self.inside.add(key)
 
     def check_dims(self, type: TensorType, where: str) -> None:
         for dim in type.shape:

@@ -99,11 +99,18 @@ def test_an_op_is_declared_once():
         def add(x):
             return x
 
-    with pytest.raises(ValueError, match="kind 'odd' is not one of"):
+    with pytest.raises(ValueError, match="op strange needs a kind: .*elementwise"):
 
-        @op(kind="odd")
+        @op
         def strange(x):
             return x
+
+
+def test_a_norm_needs_an_axis(b):
+    x = b.input("one", (), f32)
+    for norm in (lambda: b.rms_norm(x, x), lambda: b.layer_norm(x, x, x)):
+        with pytest.raises(ShapeError, match="needs an axis to normalize over"):
+            norm()
 
 
 def test_broadcasting_never_takes_a_symbol_for_one(b):

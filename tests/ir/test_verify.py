@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.ir.builder import Builder
-from tilewright.ir.errors import VerifyError
+from tilewright.ir.errors import ShapeError, VerifyError
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.op import get_op
 from tilewright.ir.types import TensorType, f32, i32
@@ -81,8 +81,8 @@ def test_undeclared_symbols_and_negative_sizes():
 @pytest.mark.parametrize(
     ("start", "stop", "message"),
     [
-        (0, 10, "slice up to 10 of an axis of t: not proved inside"),
-        (lambda t: t - 2, lambda t: t, r"slice \[t - 2, t\) is not proved to be in order"),
+        (0, 10, "slice reads 0 to 9 of an axis of t: not proved inside"),
+        (lambda t: t - 2, lambda t: t, r"slice reads t - 2 to t - 1 of an axis of t: not proved"),
     ],
 )
 def test_slices_are_proved_inside(start, stop, message):
@@ -150,3 +150,21 @@ def test_an_unknown_weight_output_is_defined():
     verify(b.graph([w, w]))
     assert b.graph([w]).is_weight(w)
     assert not b.graph([w]).is_weight(Value(TensorType((2,), f32)))
+
+
+@pytest.mark.parametrize(("size", "step"), [(1, 1), (3, 1), (3, 2), (4, 5)])
+def test_slices_and_windows_with_steps_are_proved_inside(size, step):
+    b = Builder()
+    t = b.dim("t", size, 99)
+    x = b.input("x", (t, 4))
+    seen = b.window(x, axis=0, size=size, step=step)
+    verify(b.graph([seen, b.slice(x, axis=0, start=1, stop=t, step=step)]))
+
+
+def test_windows_longer_than_the_axis_are_refused():
+    b = Builder()
+    x = b.input("x", (b.dim("t", 1, 99), 4))
+    with pytest.raises(VerifyError, match="not proved to be 0 or more"):
+        verify(b.graph([b.window(x, axis=0, size=4)]))
+    with pytest.raises(ShapeError, match="a window of 9, 1 apart, is longer than axis 1"):
+        b.window(x, axis=1, size=9)
