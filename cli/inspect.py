@@ -8,6 +8,8 @@ import typer
 
 from ..ir.errors import OptionError
 from ..ir.steps import LaunchStep, walk
+from ..ir.target import get_target
+from ..ir.types import DTYPES
 from . import options
 from .console import human_bytes, print_json
 
@@ -159,6 +161,7 @@ def bind_sizes(program: "Program", text: str) -> dict[str, int]:
 
 def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
     """One item a kernel, the one that moves the most bytes first."""
+    target = get_target(program.target)
     used: dict[str, dict] = {}
     for step in walk(program.steps):
         if not isinstance(step, LaunchStep):
@@ -176,12 +179,17 @@ def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
                         "launches": 0,
                         "bytes": 0,
                         "operations": 0,
+                        "least_us": 0.0,
+                        "schedule": choice.schedule,
                         "first": step.loc,
                     },
                 )
+                moved, done = _value(step.traffic, values), _value(step.operations, values)
+                products = (DTYPES[name] for name in step.products)
                 row["launches"] += 1
-                row["bytes"] += _value(step.traffic, values)
-                row["operations"] += _value(step.operations, values)
+                row["bytes"] += moved
+                row["operations"] += done
+                row["least_us"] += target.seconds(moved, done, *products) * 1e6 + target.launch_us
     return sorted(used.values(), key=lambda row: -row["bytes"])
 
 
@@ -247,6 +255,8 @@ def render_artifact(facts: dict) -> str:
         head.append(("sizes", f"{sizes} (choose with --at)"))
     head.append(("arena", human_bytes(facts["arena_bytes"])))
     head.append(("launches", f"{facts['launches']} a step, of {len(facts['kernels'])} kernels"))
+    least = sum(row["least_us"] for row in facts["kernels"])
+    head.append(("least", f"{least:,.1f} us at the target's rates, launches included"))
     lines = [f"{label:<10}{value}" for label, value in head]
     for index, each in enumerate(facts["call"]["programs"] if facts["call"] else []):
         taken = ", ".join(f"{name}: {kind}" for name, kind in each["takes"].items())
@@ -254,11 +264,13 @@ def render_artifact(facts: dict) -> str:
         lines.append(f"\nprogram {index}, {each['steps']} steps{dims and ', for '}{dims}")
         lines += [f"  takes {taken}", f"  gives {each['gives']}"]
     lines.append(
-        f"\n{'kernel':32} {'template':10} {'runs':>5} {'bytes':>10} {'Mop':>9}  first used by"
+        f"\n{'kernel':32} {'template':10} {'runs':>5} {'bytes':>10} {'Mop':>9} {'least us':>9}"
+        "  first used by"
     )
     lines += [
         f"{row['name']:32} {row['template']:10} {row['launches']:>5} "
-        f"{human_bytes(row['bytes']):>10} {row['operations'] / 1e6:>9.2f}  {row['first'] or ''}"
+        f"{human_bytes(row['bytes']):>10} {row['operations'] / 1e6:>9.2f} {row['least_us']:>9.1f}"
+        f"  {row['first'] or ''}"
         for row in facts["kernels"]
     ]
     return "\n".join(lines)

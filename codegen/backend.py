@@ -26,6 +26,7 @@ class Variant:
     grid: tuple[Dim, ...] = ()
     lo: int = 0
     hi: int | None = None
+    schedule: str = ""  # for reports
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,15 @@ def _launch(
         ]
         dims, grid = variant.dims, variant.grid
         choices.append(
-            Choice(variant.kernel, variant.lo, variant.hi, (*buffers, *dims), grid, tuple(writes))
+            Choice(
+                variant.kernel,
+                variant.lo,
+                variant.hi,
+                (*buffers, *dims),
+                grid,
+                tuple(writes),
+                variant.schedule,
+            )
         )
     template = template_with(low.kernel.parts[0])
     first = not launch.label  # a group's later launches only combine what the first one made
@@ -307,4 +315,5 @@ def _launch(
         loc=loc,
         traffic=template.traffic(low.kernel) if first else 0,
         operations=sum(map(template.operations, low.kernel.parts)) if first else 0,
+        products=tuple(d.name for d in template.products(low.kernel.parts[0])),
     )

@@ -62,6 +62,7 @@ class Choice:
     args: tuple[str | Dim, ...]  # a buffer's name, or a dim passed as a 64-bit integer
     grid: tuple[Dim, ...] = ()  # GPU: programs along x, y, z
     writes: tuple[str, ...] = ()  # those buffers of args that it writes; it reads the others
+    schedule: str = ""  # how it is tiled, for reports
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class LaunchStep(Step):
 
     choices: tuple[Choice, ...]
     select: Dim = 0
+    # dtypes of the two operands whose products are its operations, where they are products
+    products: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def reads(self) -> tuple[str, ...]:

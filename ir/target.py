@@ -77,15 +77,18 @@ class Target:
         # of equally fast ones the operands' own dtype, which needs no conversion
         return max(fitting, key=lambda op: (op.rate, op.operand in (x, w)), default=None)
 
-    def rate_of(self, x: DType, w: DType) -> float:
-        """Operations a second of sums of products of elements of `x` and `w`."""
-        op = self.matrix_op(x, w)
+    def rate_of(self, *operands: DType) -> float:
+        """Operations a second: of sums of products of two operands, or, without any, others."""
+        op = self.matrix_op(*operands) if operands else None
         # 64-bit arithmetic runs at half the rate of 32-bit on every device listed here
-        return op.rate if op else self.rate / (2 if 64 in (x.bits, w.bits) else 1)
+        return op.rate if op else self.rate / (2 if 64 in (d.bits for d in operands) else 1)
 
-    def seconds(self, num_bytes: float, operations: float, rate: float | None = None) -> float:
-        """The least that a kernel takes once it runs: the slower of moving and of computing."""
-        return max(num_bytes / self.bandwidth, operations / (rate or self.rate))
+    def seconds(self, num_bytes: float, operations: float, *operands: DType) -> float:
+        """The least that a kernel takes once it runs: the slower of moving and of computing.
+
+        Williams, Waterman and Patterson, "Roofline", 2009; `operands` as of `rate_of`.
+        """
+        return max(num_bytes / self.bandwidth, operations / self.rate_of(*operands))
 
 
 def cpu(march: str = "native", num_cores: int = 1) -> Target:

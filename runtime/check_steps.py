@@ -16,7 +16,7 @@ from ..ir.steps import (
     While,
     walk,
 )
-from ..ir.types import bool_
+from ..ir.types import DTYPES, bool_
 
 MAX_DEPTH = 32  # of regions inside regions
 
@@ -47,6 +47,8 @@ def check_steps(program: Program) -> Iterator[str]:
 def _launch(program: Program, step: LaunchStep, missing: Sequence[str]) -> Iterator[str]:
     if not step.choices:
         yield f"step {step.name} has no kernel"
+    if len(step.products) not in (0, 2) or not DTYPES.keys() >= set(step.products):
+        yield f"step {step.name} multiplies {', '.join(step.products)}"
     for choice in step.choices:
         names = {arg for arg in choice.args if isinstance(arg, str)}
         for name in set(choice.writes) - names:

@@ -15,6 +15,7 @@ from ..ir.binding import ArgumentSpec, Binder
 from ..ir.errors import DeviceError, DimError, ShapeError
 from ..ir.fork_lock import ForkLock, tell_after_fork
 from ..ir.program import Buffer, Program
+from ..ir.target import get_target
 from ..ir.types import DType
 from .array import Array
 from .binding import Binding, Sizes
@@ -379,7 +380,8 @@ class Executable:
         if self._interpreter is not None:
             return Profile(of_steps(runs))  # type: ignore[arg-type]
         times = np.median(np.array(runs).reshape(repeats, -1), axis=0)
-        return Profile(of_launches(self.program.steps, bound.binding.launches, times.tolist()))
+        steps, target = self.program.steps, get_target(self.program.target)
+        return Profile(of_launches(steps, bound.binding.launches, times.tolist(), target))
 
 
 def _nbytes(shape: tuple[int, ...], buffer: Buffer) -> int:

@@ -31,6 +31,7 @@ from ..ir.steps import (
     While,
     walk,
 )
+from ..ir.target import get_target
 from .binding import Dims, Launches
 from .calls import called, communicated
 from .communicator import Communicator, find_groups
@@ -65,6 +66,7 @@ class Interpreter:
         communicators: Mapping[str, Communicator],
     ):
         self.program, self.device, self._module = program, device, module
+        self._target = get_target(program.target)
         self._index = {name: i for i, name in enumerate(program.buffers)}
         steps = tuple(walk(program.steps))
         calls = {kind: [s.function for s in steps if isinstance(s, kind)] for kind in _FIND}
@@ -114,7 +116,8 @@ class Interpreter:
             if frame.profile is None:
                 plan.run(frame.addresses)
             else:
-                frame.profile += of_launches(steps, bound, plan.profile(frame.addresses))
+                seconds = plan.profile(frame.addresses)
+                frame.profile += of_launches(steps, bound, seconds, self._target)
 
         return run
 
@@ -238,6 +241,7 @@ class Interpreter:
             took = time.perf_counter() - start
             numbers = dims.numbers(frame.values)
             costs = (numbers[dims.place[step.traffic]], numbers[dims.place[step.operations]])
+            costs = (*costs, self._target)
             frame.profile.append(StepProfile(step.name, what, kind, step.loc, took, *costs))
 
         return timed

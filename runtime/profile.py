@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..ir.steps import Step
+from ..ir.target import Target
+from ..ir.types import DTYPES
 from .device import Launch
 
 
@@ -11,7 +13,8 @@ from .device import Launch
 class StepProfile:
     """One launch or other step: seconds, bytes that must move, operations that must be made.
 
-    kernel: what ran; template: of which kind it is.
+    kernel: what ran; template: of which kind it is; target: what it ran on; products: dtypes of the
+    operands whose products its operations are (`Target.rate_of`).
     """
 
     name: str
@@ -21,10 +24,16 @@ class StepProfile:
     seconds: float
     bytes: int
     operations: int
+    target: Target
+    products: tuple[str, ...] = ()
 
-    def floor(self, bandwidth: float, rate: float) -> float:
-        """Seconds that a device of this bandwidth (bytes/s) and rate (operations/s) needs."""
-        return max(self.bytes / bandwidth, self.operations / rate)
+    def floor(self, bandwidth: float | None = None, rate: float | None = None) -> float:
+        """Seconds that a device of this bandwidth (bytes/s) and rate (operations/s) needs.
+
+        Those of the target's data where none are given.
+        """
+        rate = rate or self.target.rate_of(*(DTYPES[name] for name in self.products))
+        return max(self.bytes / (bandwidth or self.target.bandwidth), self.operations / rate)
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Profile:
         """The launches' times added up."""
         return sum(step.seconds for step in self.steps)
 
-    def floor(self, bandwidth: float, rate: float) -> float:
+    def floor(self, bandwidth: float | None = None, rate: float | None = None) -> float:
         """The launches' floors added up, in seconds."""
         return sum(step.floor(bandwidth, rate) for step in self.steps)
 
@@ -50,8 +59,8 @@ class Profile:
         """(template, launches, seconds), the slowest first."""
         return _totals((step.template, step.seconds) for step in self.steps)
 
-    def table(self, bandwidth: float, rate: float) -> str:
-        """Text: a line a kernel, with its share of the time and of its floor."""
+    def table(self, bandwidth: float | None = None, rate: float | None = None) -> str:
+        """Text: a line a kernel, with its share of the time and of its floor: see `floor`."""
         floors: dict[str, float] = {}
         for step in self.steps:
             floors[step.kernel] = floors.get(step.kernel, 0) + step.floor(bandwidth, rate)
@@ -71,9 +80,9 @@ class Profile:
 
 
 def of_launches(
-    steps: Sequence[Step], launches: Sequence[Launch], seconds: Sequence[float]
+    steps: Sequence[Step], launches: Sequence[Launch], seconds: Sequence[float], target: Target
 ) -> tuple[StepProfile, ...]:
-    """What `launches` of `steps` took, one a launch."""
+    """What `launches` of `steps` took on `target`, one a launch."""
     return tuple(
         StepProfile(
             steps[launch.step].name,
@@ -83,6 +92,8 @@ def of_launches(
             took,
             launch.traffic,
             launch.operations,
+            target,
+            getattr(steps[launch.step], "products", ()),
         )
         for launch, took in zip(launches, seconds, strict=True)
     )

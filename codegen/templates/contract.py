@@ -60,6 +60,9 @@ class ContractTemplate(Template):
         """The products alone."""
         return 2 * len(part.ws) * self.points(part) * part.k.extent
 
+    def products(self, part: Contract) -> tuple[DType, DType]:
+        return part.x_dtype, part.w_dtype
+
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         return contract_defaults(kernel, target)
 

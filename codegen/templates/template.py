@@ -12,6 +12,7 @@ from ...ir.errors import BuildError
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
 from ...ir.target import Target
+from ...ir.types import DType
 from ..elements import walk
 from ..inline import Inliner
 from ..loops import Apply, Load, LoopKernel, Part
@@ -70,6 +71,10 @@ class Template:
     def operations(self, part: Any) -> Dim:
         """Arithmetic operations: a multiply-add counts 2, any other function 1."""
         return sum(isinstance(item, Apply) for item in walk(part)) * self.points(part)
+
+    def products(self, part: Any) -> tuple[DType, ...]:
+        """The dtypes of the two operands whose products the operations are, where they are."""
+        return ()
 
     def unsized(self, part: Any) -> frozenset[int]:
         """Parameters of which the bytes read are no function of dims: left out of `traffic`."""

@@ -67,7 +67,7 @@ class TritonBackend:
                 emitted = self._collect(emitted, kernel.template, key)
                 params = tuple(p if isinstance(p, int) else labels[p] for p in emitted.buffers)
                 variants.setdefault(place, []).append(
-                    Variant(emitted.name, params, emitted.dims, emitted.grid, lo, hi)
+                    Variant(emitted.name, params, emitted.dims, emitted.grid, lo, hi, str(schedule))
                 )
         launches = [
             Launch(tuple(self._covered(variants[place], buckets)), select, place)

@@ -12,6 +12,7 @@ import pytest
 
 from tilewright.api.demo_model import demo_path
 from tilewright.ir.parse import parse_graph
+from tilewright.ir.target import get_target
 from tilewright.ir.verify import verify
 
 QUESTION = "What is the capital of France?"
@@ -90,6 +91,9 @@ class TestWithTheArtifact:
         name = facts["kernels"][0]["name"]
         text = tilewright("inspect", artifact).stdout
         assert name in text
+        assert "us at the target's rates, launches included" in text
+        for kernel in facts["kernels"]:
+            assert kernel["least_us"] >= kernel["bytes"] / get_target("cpu").bandwidth * 1e6
         assert name in tilewright("inspect", artifact, "--source", name).stdout
         assert "fuse-rms-norm" in tilewright("inspect", artifact, "--passes").stdout
         verify(parse_graph(tilewright("inspect", artifact, "--graph").stdout))

@@ -91,7 +91,7 @@ def test_rates_bound_a_kernel_from_below():
     assert gigabyte == pytest.approx(1 / 4260)
     assert target.seconds(1e9, 1.0) == gigabyte
     slow = target.seconds(0, 1e12)
-    assert target.seconds(0, 1e12, target.rate_of(bf16, bf16)) < slow / 10
+    assert target.seconds(0, 1e12, bf16, bf16) < slow / 10
     assert target.rate_of(f64, f64) == target.rate / 2
     assert target.rate_of(f32, bf16) == target.rate
 

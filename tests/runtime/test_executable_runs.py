@@ -1,12 +1,14 @@
 """An executable run again and again: by threads, profiled, prepared, with memory set aside."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tilewright.ir.errors import OutOfMemory
 from tilewright.ir.switches import switches
+from tilewright.ir.target import cpu
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.prepared import Prepared
@@ -65,6 +67,9 @@ def test_profile(exe, rng):
     first = profile.steps[0]
     assert (first.bytes, first.operations, first.loc) == (12 * 24, 24, "first")
     assert first.floor(1e9, 1e12) == 12 * 24 / 1e9
+    assert first.floor() == 12 * 24 / cpu().bandwidth
+    assert replace(first, bytes=0).floor() == 24 / cpu().rate
+    assert profile.floor() == sum(step.floor() for step in profile.steps)
     assert profile.by_template() == [("pointwise", 3, profile.seconds)]
     table = profile.table(1e9, 1e12)
     assert "scale" in table
