@@ -1,7 +1,18 @@
 """Elementwise ops: complete with one scalar expression each."""
 
+from collections.abc import Callable
+from types import FunctionType
+
 from ..op import broadcast, op
 from ..types import DType, TensorType, bool_
+
+
+def _declare(rule: Callable, **ops: tuple[str, str]) -> None:
+    """Ops with one type rule: the scalar and the meaning of each."""
+    for name, (scalar, meaning) in ops.items():
+        declared = FunctionType(rule.__code__, rule.__globals__, name)
+        declared.__doc__ = meaning
+        op(declared, scalar=scalar)
 
 
 def _float(x: TensorType) -> TensorType:
@@ -16,279 +27,111 @@ def _number(x: TensorType) -> TensorType:
     return x
 
 
+def _both(x: TensorType, y: TensorType) -> TensorType:
+    return broadcast(x, y)
+
+
+def _numbers(x: TensorType, y: TensorType) -> TensorType:
+    return _number(broadcast(x, y))
+
+
+def _floats(x: TensorType, y: TensorType) -> TensorType:
+    return _float(broadcast(x, y))
+
+
 def _compare(x: TensorType, y: TensorType) -> TensorType:
     return broadcast(x, y).with_dtype(bool_)
 
 
-def _logical(*types: TensorType) -> TensorType:
-    result = broadcast(*types)
-    if result.dtype.is_float:
-        raise TypeError(f"{result} is a float: needs bool or integers")
-    return result
-
-
-@op(scalar="x + y")
-def add(x, y):
-    """x + y, with broadcasting."""
-    return broadcast(x, y)
-
-
-@op(scalar="x - y")
-def sub(x, y):
-    """x - y, with broadcasting."""
-    return _number(broadcast(x, y))
-
-
-@op(scalar="x * y")
-def mul(x, y):
-    """x * y, with broadcasting."""
-    return broadcast(x, y)
-
-
-@op(scalar="x / y")
-def div(x, y):
-    """x / y for floats, with broadcasting."""
-    return _float(broadcast(x, y))
-
-
-@op(scalar="x // y")
-def floordiv(x, y):
-    """The quotient rounded towards minus infinity, with broadcasting."""
-    return _number(broadcast(x, y))
-
-
-@op(scalar="x % y")
-def mod(x, y):
-    """x - y * floor(x / y): the sign of y, with broadcasting."""
-    return _number(broadcast(x, y))
-
-
-@op(scalar="pow(x, y)")
-def pow(x, y):
-    """x to the power y, for floats, with broadcasting."""
-    return _float(broadcast(x, y))
-
-
-@op(scalar="minimum(x, y)")
-def minimum(x, y):
-    """The smaller; NaN if either is NaN. With broadcasting."""
-    return broadcast(x, y)
-
-
-@op(scalar="maximum(x, y)")
-def maximum(x, y):
-    """The larger; NaN if either is NaN. With broadcasting."""
-    return broadcast(x, y)
-
-
-@op(scalar="-x")
-def neg(x):
-    """-x."""
-    return _number(x)
-
-
-@op(scalar="abs(x)")
-def abs(x):
-    """The magnitude of x."""
-    return _number(x)
-
-
-@op(scalar="exp(x)")
-def exp(x):
-    """e to the power x."""
-    return _float(x)
-
-
-@op(scalar="exp2(x)")
-def exp2(x):
-    """2 to the power x, exact for whole x."""
-    return _float(x)
-
-
-@op(scalar="expm1(x)")
-def expm1(x):
-    """e to the power x, less 1, accurate near 0."""
-    return _float(x)
-
-
-@op(scalar="log(x)")
-def log(x):
-    """Natural logarithm."""
-    return _float(x)
-
-
-@op(scalar="log2(x)")
-def log2(x):
-    """Logarithm to base 2, exact for powers of 2."""
-    return _float(x)
-
-
-@op(scalar="log10(x)")
-def log10(x):
-    """Logarithm to base 10, exact for powers of 10."""
-    return _float(x)
-
-
-@op(scalar="log1p(x)")
-def log1p(x):
-    """Natural logarithm of 1 + x, accurate near 0."""
-    return _float(x)
-
-
-@op(scalar="sqrt(x)")
-def sqrt(x):
-    """Square root."""
-    return _float(x)
-
-
-@op(scalar="rsqrt(x)")
-def rsqrt(x):
-    """1 / sqrt(x)."""
-    return _float(x)
-
-
-@op(scalar="1 / x")
-def reciprocal(x):
-    """1 / x."""
-    return _float(x)
-
-
-@op(scalar="sin(x)")
-def sin(x):
-    """Sine; x in radians."""
-    return _float(x)
-
-
-@op(scalar="cos(x)")
-def cos(x):
-    """Cosine; x in radians."""
-    return _float(x)
-
-
-@op(scalar="tanh(x)")
-def tanh(x):
-    """Hyperbolic tangent."""
-    return _float(x)
-
-
-@op(scalar="erf(x)")
-def erf(x):
-    """Error function."""
-    return _float(x)
-
-
-@op(scalar="sigmoid(x)")
-def sigmoid(x):
-    """1 / (1 + exp(-x))."""
-    return _float(x)
-
-
-@op(scalar="floor(x)")
-def floor(x):
-    """Round towards minus infinity."""
-    return _float(x)
-
-
-@op(scalar="ceil(x)")
-def ceil(x):
-    """Round towards plus infinity."""
-    return _float(x)
-
-
-@op(scalar="round(x)")
-def round(x):
-    """Round to nearest, half to even."""
-    return _float(x)
-
-
-@op(scalar="trunc(x)")
-def trunc(x):
-    """Round towards zero."""
-    return _float(x)
-
-
-@op(scalar="maximum(x, 0)")
-def relu(x):
-    """max(x, 0)."""
-    return _number(x)
-
-
-@op(scalar="x * sigmoid(x)")
-def silu(x):
-    """x * sigmoid(x). Elfwing et al., "Sigmoid-weighted linear units", 2017."""
-    return _float(x)
-
-
-@op(scalar="0.5 * x * (1 + erf(x * 0.7071067811865476))")
-def gelu(x):
-    """x * Phi(x), Phi the normal distribution. Hendrycks and Gimpel, 2016."""
-    return _float(x)
-
-
-@op(scalar="0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))")
-def gelu_tanh(x):
-    """The tanh approximation of gelu (same paper)."""
-    return _float(x)
-
-
-@op(scalar="x == y")
-def eq(x, y):
-    """x == y as bool."""
-    return _compare(x, y)
-
-
-@op(scalar="x != y")
-def ne(x, y):
-    """x != y as bool."""
-    return _compare(x, y)
-
-
-@op(scalar="x < y")
-def lt(x, y):
-    """x < y as bool."""
-    return _compare(x, y)
-
-
-@op(scalar="x <= y")
-def le(x, y):
-    """x <= y as bool."""
-    return _compare(x, y)
-
-
-@op(scalar="x > y")
-def gt(x, y):
-    """x > y as bool."""
-    return _compare(x, y)
-
-
-@op(scalar="x >= y")
-def ge(x, y):
-    """x >= y as bool."""
-    return _compare(x, y)
-
-
-@op(scalar="x & y")
-def and_(x, y):
-    """Bitwise (bool: logical) and."""
-    return _logical(x, y)
-
-
-@op(scalar="x | y")
-def or_(x, y):
-    """Bitwise (bool: logical) or."""
-    return _logical(x, y)
-
-
-@op(scalar="x ^ y")
-def xor(x, y):
-    """Bitwise (bool: logical) exclusive or."""
-    return _logical(x, y)
+def _logical(x: TensorType, y: TensorType) -> TensorType:
+    return _bits(broadcast(x, y))
+
+
+def _bits(x: TensorType) -> TensorType:
+    if x.dtype.is_float:
+        raise TypeError(f"{x} is a float: needs bool or integers")
+    return x
+
+
+_declare(
+    _both,
+    add=("x + y", "x + y, with broadcasting."),
+    mul=("x * y", "x * y, with broadcasting."),
+    minimum=("minimum(x, y)", "The smaller; NaN if either is NaN. With broadcasting."),
+    maximum=("maximum(x, y)", "The larger; NaN if either is NaN. With broadcasting."),
+)
+_declare(
+    _numbers,
+    sub=("x - y", "x - y, with broadcasting."),
+    floordiv=("x // y", "The quotient rounded towards minus infinity, with broadcasting."),
+    mod=("x % y", "x - y * floor(x / y): the sign of y, with broadcasting."),
+)
+_declare(
+    _floats,
+    div=("x / y", "x / y for floats, with broadcasting."),
+    pow=("pow(x, y)", "x to the power y, for floats, with broadcasting."),
+)
+_declare(
+    _number,
+    neg=("-x", "-x."),
+    abs=("abs(x)", "The magnitude of x."),
+    relu=("maximum(x, 0)", "max(x, 0)."),
+)
+_declare(
+    _float,
+    exp=("exp(x)", "e to the power x."),
+    exp2=("exp2(x)", "2 to the power x, exact for whole x."),
+    expm1=("expm1(x)", "e to the power x, less 1, accurate near 0."),
+    log=("log(x)", "Natural logarithm."),
+    log2=("log2(x)", "Logarithm to base 2, exact for powers of 2."),
+    log10=("log10(x)", "Logarithm to base 10, exact for powers of 10."),
+    log1p=("log1p(x)", "Natural logarithm of 1 + x, accurate near 0."),
+    sqrt=("sqrt(x)", "Square root."),
+    rsqrt=("rsqrt(x)", "1 / sqrt(x)."),
+    reciprocal=("1 / x", "1 / x."),
+    sin=("sin(x)", "Sine; x in radians."),
+    cos=("cos(x)", "Cosine; x in radians."),
+    tanh=("tanh(x)", "Hyperbolic tangent."),
+    erf=("erf(x)", "Error function."),
+    sigmoid=("sigmoid(x)", "1 / (1 + exp(-x))."),
+    floor=("floor(x)", "Round towards minus infinity."),
+    ceil=("ceil(x)", "Round towards plus infinity."),
+    round=("round(x)", "Round to nearest, half to even."),
+    trunc=("trunc(x)", "Round towards zero."),
+    silu=(
+        "x * sigmoid(x)",
+        'x * sigmoid(x). Elfwing et al., "Sigmoid-weighted linear units", 2017.',
+    ),
+    gelu=(
+        "0.5 * x * (1 + erf(x * 0.7071067811865476))",
+        "x * Phi(x), Phi the normal distribution. Hendrycks and Gimpel, 2016.",
+    ),
+    gelu_tanh=(
+        "0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))",
+        "The tanh approximation of gelu (same paper).",
+    ),
+)
+_declare(
+    _compare,
+    eq=("x == y", "x == y as bool."),
+    ne=("x != y", "x != y as bool."),
+    lt=("x < y", "x < y as bool."),
+    le=("x <= y", "x <= y as bool."),
+    gt=("x > y", "x > y as bool."),
+    ge=("x >= y", "x >= y as bool."),
+)
+_declare(
+    _logical,
+    and_=("x & y", "Bitwise (bool: logical) and."),
+    or_=("x | y", "Bitwise (bool: logical) or."),
+    xor=("x ^ y", "Bitwise (bool: logical) exclusive or."),
+)
 
 
 @op(scalar="~x")
 def not_(x):
     """Bitwise (bool: logical) not."""
-    return _logical(x)
+    return _bits(x)
 
 
 @op(scalar="isnan(x)")
