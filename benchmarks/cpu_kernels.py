@@ -27,11 +27,11 @@ from tilewright.codegen.loops import (
     Contract,
     Load,
     LoopKernel,
-    PagedAttention,
     Param,
     Ref,
     Store,
 )  # fmt: skip
+from tilewright.codegen.templates.attention import Attention, Pages, View
 from tilewright.ir.dim import symbol
 from tilewright.ir.target import cpu
 from tilewright.ir.types import TensorType, bf16, f32, i32
@@ -177,9 +177,12 @@ def attention_kernel(heads, kv_heads, size, page, dtype):
         Param(TensorType((seqs,), i32), False),
         Param(TensorType((t, heads, size), f32), True),
     )
-    part = PagedAttention(
-        0, 1, 2, 3, 4, 5, 6, t, seqs, width, heads, kv_heads, size, size, page, size**-0.5, None,
-        None, 0, heads * size, size,
+    pools = (View(n, 0, (kv_heads * page * size, page * size, size)) for n in (1, 2))
+    rows = (View(n, 0, (size, heads * size)) for n in (0, 6))
+    q, out = rows
+    part = Attention(
+        q, *pools, out, None, Pages(3, 4, 5, seqs, width, page), (), t, 0, heads, kv_heads, size,
+        size, size**-0.5, True, None, None,
     )  # fmt: skip
     return LoopKernel(params, (part,), ("seqs", "t", "width"), "attention")
 

@@ -240,33 +240,6 @@ class Contract(Part):
 
 
 @dataclass(frozen=True)
-class PagedAttention(Part):
-    """The op paged_attention: parameters by number, everything else as in ir/ops/attention.py."""
-
-    q: int
-    k: int
-    v: int
-    page_table: int
-    query_starts: int
-    context_lens: int
-    out: int
-    tokens: Dim  # T
-    sequences: Dim  # B
-    table_width: Dim
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    value_dim: int
-    page_size: int
-    scale: float
-    window: int | None
-    softcap: float | None
-    q_offset: Dim = 0  # first element of q, and its strides: q may be a slice of a wider tensor
-    q_token_stride: Dim = 0
-    q_head_stride: Dim = 0
-
-
-@dataclass(frozen=True)
 class Sample(Part):
     """The op sample: parameters by number, see ir/ops/sampling.py."""
 

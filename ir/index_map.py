@@ -5,13 +5,13 @@ generation, ranges, masks, axes) interprets what it gives.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .dim import Dim, symbol
 from .facts import Facts
-from .graph import Node
-from .indexing import AxisFacts
+from .graph import Node, Value
+from .indexing import AxisFacts, coefficient_of, linearize
 from .types import TensorType
 
 Index = tuple[Dim, ...]
@@ -102,7 +102,7 @@ class SymbolContext(IndexContext):
     def __init__(self, node: Node, facts: Facts):
         self.result = node.results[0].type
         self.index = tuple(symbol(f"_i{i}") for i in range(self.result.rank))
-        self.extents = {f"_i{i}": d for i, d in enumerate(self.result.shape)}
+        self.extents = extents_of(self.result.shape)
         self.lookups: list[tuple[int, Index]] = []
         self.facts = AxisFacts(facts.symbols, self.extents)
 
@@ -110,3 +110,66 @@ class SymbolContext(IndexContext):
         name = f"_g{len(self.lookups)}"
         self.lookups.append((operand, index))
         return symbol(name)
+
+
+@dataclass(frozen=True)
+class Strided:
+    """A value as a view of `source`: strides among its elements in row-major order."""
+
+    source: Value
+    strides: tuple[Dim, ...]
+
+
+def strided_sources(value: Value, facts: Facts) -> Iterator[Strided]:
+    """What `value` is a strided view of: itself, then what its views read, if that is strided."""
+    known = AxisFacts(facts.symbols, extents_of(value.shape))
+    names, index = list(known.extents), _index_of(known)
+    while True:
+        offset = linearize(index, value.shape)
+        strides = tuple(coefficient_of(offset, name) for name in names)
+        if None not in strides:
+            yield Strided(value, strides)
+        node = value.node
+        if node is None or not node.op.is_renaming or node.op.index_map is None:
+            return
+        mapped = map_index(node, _Renaming(node.results[0].type, known), index)
+        if not isinstance(mapped, Read):
+            return
+        value, index = node.operands[mapped.operand], mapped.index
+
+
+def stored_strides(value: Value, view: Value, facts: Facts) -> tuple[Dim | None, ...]:
+    """Strides of the elements of `value` in `view`, which one-to-one views make of it.
+
+    None for an axis along which they have no stride.
+    """
+    path: list[Node] = []
+    while view is not value:
+        assert view.node is not None, "no one-to-one view of the value"
+        path.insert(0, view.node)
+        view = view.node.operands[0]
+    known = AxisFacts(facts.symbols, extents_of(value.shape))
+    names, index = list(known.extents), _index_of(known)
+    for node in path:
+        index = node.op.inverse(known, index, node.operands[0].type, **node.attrs)
+    offset = linearize(index, path[-1].results[0].shape if path else value.shape)
+    return tuple(coefficient_of(offset, name) for name in names)
+
+
+def extents_of(shape: Sequence[Dim]) -> dict[str, Dim]:
+    """Names for the axes of a shape, _i0, _i1, ..., and their sizes."""
+    return {f"_i{i}": d for i, d in enumerate(shape)}
+
+
+def _index_of(known: AxisFacts) -> Index:
+    return tuple(0 if d == 1 else symbol(n) for n, d in known.extents.items())
+
+
+class _Renaming(IndexContext):
+    """For maps of views, which look nothing up."""
+
+    def __init__(self, result: TensorType, facts: Facts):
+        self.result, self.facts = result, facts
+
+    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
+        raise AssertionError("a view reads no operand as an index")

@@ -67,7 +67,9 @@ class Op:
     declared_cost: str | None = None
     fills: str | None = None  # the attribute that a view puts where it reads no operand
     is_whole: bool = True  # False: `decompose` takes it apart
+    refusal: Callable[..., str | None] | None = None  # why no kernel takes it as it is
     decodes: bool = False  # makes numbers of codes, which may share bytes
+    strided: tuple[str, ...] = ()  # operands that its kernel reads as strided views of buffers
     reference: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
     index_map: Callable[..., Any] | None = None
@@ -135,6 +137,9 @@ class Op:
         " the type of x and attributes",
     )
     set_axes = _setter("axes", "where axes lie, from operand types and attributes: see ir/axes.py")
+    set_refusal = _setter(
+        "refusal", "why no kernel takes it as it is (None: one does), from types and attributes"
+    )
     set_range = _setter(
         "value_range", "between which dims all results lie, from operand types and attributes"
     )
@@ -167,6 +172,7 @@ def op(
     fills: str | None = None,
     is_whole: bool | None = None,
     decodes: bool = False,
+    strided: tuple[str, ...] = (),
 ):
     """Decorator that declares an op; see the module docstring.
 
@@ -174,7 +180,8 @@ def op(
     come from that expression. `combine` does the same for a reduction or a scan; `finish`, over x
     and count, is what a reduction makes of the combination of `count` elements. `cost` is given
     where it does not follow from the scalar, `is_whole` where a kernel takes a composite as it is.
-    An op that `decodes` takes codes as they are stored.
+    An op that `decodes` takes codes as they are stored; of operands that are `strided` its kernel
+    takes any strided view whose last axis lies side by side.
     """
 
     def declare(rule: Callable) -> Op:
@@ -206,6 +213,7 @@ def op(
             fills=fills,
             is_whole=resolved != "composite" if is_whole is None else is_whole,
             decodes=decodes,
+            strided=strided,
             state_operand=0 if resolved == "state" else None,
         )
         if name in OPS:

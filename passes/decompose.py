@@ -35,9 +35,18 @@ class Decompose(Pass):
         raise PassError("decompose: decompositions go round in a circle")
 
     def replace(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        keeps = node.op.is_whole if self.keep is None else node.op.name in self.keep
-        if node.op.decomposition is None or keeps:
+        if node.op.decomposition is None or self.keeps(node):
             return None
         findings.current().fire(node.op.name)
         result = node.op.decomposition(b, *operands, **node.attrs)
         return result if isinstance(result, tuple) else [result]
+
+    def keeps(self, node: Node) -> bool:
+        if self.keep is not None:
+            return node.op.name in self.keep
+        problem = node.op.refusal and node.op.refusal(
+            *(v.type for v in node.operands), **node.attrs
+        )
+        if problem:
+            findings.current().decline(node.op.name, problem)
+        return node.op.is_whole and not problem

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..loops import Contract, LoopKernel, PagedAttention, Part, Pointwise, Reduce, Sample
+from ..loops import Contract, LoopKernel, Part, Pointwise, Reduce, Sample
+from ..templates.attention import Attention
 from ..templates.scan import Scan
 from ..templates.scatter import Scatter
 from .contract import contract_headers, contract_scratch, emit_contract
@@ -35,6 +36,6 @@ PRINTERS: dict[type[Part], Printer] = {
     Scan: Printer(emit_scan, lambda part: ("tw_scan.h",), scan_scratch),
     Scatter: Printer(emit_scatter, lambda part: ("tw_scan.h",), scatter_scratch),
     Contract: Printer(emit_contract, contract_headers, contract_scratch),
-    PagedAttention: Printer(emit_attention, lambda part: ("tw_attention.h",), attention_scratch),
+    Attention: Printer(emit_attention, lambda part: ("tw_attention.h",), attention_scratch),
     Sample: Printer(emit_sample, lambda part: ("tw_sample.h",), sample_scratch),
 }

@@ -1,15 +1,18 @@
 """Attention and sampling: fixed templates, filled with sizes."""
 
-from ...ir.dim import Dim
-from ..loops import LoopKernel, PagedAttention, Sample
+from ...ir.dim import Dim, product
+from ...ir.types import bool_
+from ..loops import LoopKernel, Sample
+from ..templates.attention import Attention, View
 from . import dims
 
-_KINDS = {"f32": "TwF32", "bf16": "TwBF16", "f16": "TwF16"}
+_KINDS = {"f32": "TwF32", "bf16": "TwBF16", "f16": "TwF16", "bool": "TwBool"}
 
 
-def emit_attention(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:
+def emit_attention(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
     """A function that computes the part."""
-    q_bytes = kernel.params[part.q].type.dtype.nbytes
+    metadata = ("table", "query_starts", "context_lens")
+    pointers = [] if part.pages is None else [getattr(part.pages, field) for field in metadata]
     return [
         f"struct {name}_shape {{",
         *("    " + line for line in _shape(kernel, part)),
@@ -23,51 +26,71 @@ def emit_attention(kernel: LoopKernel, part: PagedAttention, name: str) -> list[
         f"static void {name}(TW_ARGS) {{",
         f"    TwAttention<{name}_shape> s = {name}_sizes(d);",
         *(f"    const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
-        f"    s.q = (const char*)p[{part.q}] + {dims.text(part.q_offset)} * (int64_t){q_bytes};",
-        f"    s.k = p[{part.k}];",
-        f"    s.v = p[{part.v}];",
-        f"    s.out = p[{part.out}];",
-        f"    s.table = (const int32_t*)p[{part.page_table}];",
-        f"    s.starts = (const int32_t*)p[{part.query_starts}];",
-        f"    s.context = (const int32_t*)p[{part.context_lens}];",
+        *(f"    {line}" for line in _pointers(kernel, part)),
+        *(
+            f"    s.{field} = (const int32_t*)p[{number}];"
+            for field, number in zip(("table", "starts", "context"), pointers)
+        ),
         "    tw_attention(s, team);",
         "}",
     ]
 
 
-def _shape(kernel: LoopKernel, part: PagedAttention) -> list[str]:
-    stored = [kernel.params[number].type.dtype for number in (part.q, part.k, part.v, part.out)]
-    kinds = [_KINDS[dtype.name] for dtype in stored]
+def _views(part: Attention) -> dict[str, View]:
+    views = {"q": part.q, "k": part.k, "v": part.v, "out": part.out}
+    return views if part.mask is None else views | {"mask": part.mask}
+
+
+def _shape(kernel: LoopKernel, part: Attention) -> list[str]:
+    kinds = {n: _KINDS[kernel.params[v.param].type.dtype.name] for n, v in _views(part).items()}
+    is_bool = part.mask is not None and kernel.params[part.mask.param].type.dtype == bool_
+    page_size = 0 if part.pages is None else part.pages.size
     return [
-        *(f"typedef {kind} {n};" for kind, n in zip(kinds, ("Q", "K", "V", "OUT"))),
+        *(f"typedef {kind} {n.upper()};" for n, kind in kinds.items()),
+        *(() if part.mask else ("typedef TwF32 MASK;",)),
         f"static constexpr int64_t heads = {part.num_heads}, kv_heads = {part.num_kv_heads};",
         f"static constexpr int64_t head_dim = {part.head_dim}, value_dim = {part.value_dim};",
-        f"static constexpr int64_t page_size = {part.page_size};",
+        f"static constexpr int64_t page_size = {page_size}, batch_rank = {len(part.batch)};",
         f"static constexpr int64_t window = {part.window or 0};",
+        f"static constexpr bool causal = {str(part.is_causal).lower()};",
+        f"static constexpr int mask_kind = {0 if part.mask is None else 1 if is_bool else 2};",
         f"static constexpr float scale = {part.scale!r}, softcap = {part.softcap or 0.0!r};",
     ]
 
 
-def _sizes(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:
-    lines = [f"const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)]
-    lines.append(f"TwAttention<{name}_shape> s = {{}};")
-    for field, dim in (
-        ("tokens", part.tokens),
-        ("sequences", part.sequences),
-        ("width", part.table_width),
-        ("q_token_stride", _or(part.q_token_stride, part.num_heads * part.head_dim)),
-        ("q_head_stride", _or(part.q_head_stride, part.head_dim)),
-    ):
-        lines.append(f"s.{field} = {dims.text(dim)};")
+def _sizes(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
+    fields: dict[str, Dim] = {"tokens": part.queries, "keys": part.keys}
+    if part.pages is None:
+        fields["sequences"] = product(part.batch)
+    else:
+        fields |= {"sequences": part.pages.sequences, "width": part.pages.width}
+    for i, size in enumerate(part.batch):
+        fields[f"batch[{i}]"] = size
+    for view, given in _views(part).items():
+        *batch, head, token = given.strides if view != "mask" else given.strides[:-1]
+        fields |= {f"{view}.head": head, f"{view}.token": token}
+        # the pool's first stride is that of pages, which the kernel knows
+        for i, stride in enumerate(batch if part.pages is None else ()):
+            fields[f"{view}.batch[{i}]"] = stride
+    if part.mask is not None:
+        fields["mask_key"] = part.mask.strides[-1]
+    return [
+        *(f"const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
+        f"TwAttention<{name}_shape> s = {{}};",
+        *(f"s.{field} = {dims.text(dim)};" for field, dim in fields.items() if dim != 0),
+    ]
+
+
+def _pointers(kernel: LoopKernel, part: Attention) -> list[str]:
+    lines = []
+    for name, view in _views(part).items():
+        nbytes = kernel.params[view.param].type.dtype.nbytes
+        first = f"(const char*)p[{view.param}] + {dims.text(view.offset)} * (int64_t){nbytes}"
+        lines.append(f"s.{name}.p = {first};")
     return lines
 
 
-def _or(stride: Dim, dense: int) -> Dim:
-    # a stride of 0 is one that was not given; a dim has no truth value
-    return dense if stride == 0 else stride
-
-
-def attention_scratch(kernel: LoopKernel, part: PagedAttention, name: str) -> list[str]:
+def attention_scratch(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
     """Statements that raise need[] to what the part wants."""
     return [f"{name}_sizes(d).need(need);"]
 

@@ -1,4 +1,4 @@
-// Causal attention of new tokens over a paged cache (ir/ops/attention.py, paged_attention).
+// Attention, dense or over a paged cache (ir/ops/attention.py).
 //
 // Keys of a sequence are cut at multiples of TW_SPLIT positions. A query makes a softmax of each
 // split by itself, (top, total, sums), and joins them in order:
@@ -15,16 +15,26 @@
 #define TW_TILE_ROWS 96     // (token, query head) rows of one tile
 #define TW_SPLIT_TOKENS 16  // up to this many new tokens, splits may go to different threads
 
-// SHAPE has the constants of one layer: heads, kv_heads, head_dim, value_dim, page_size, scale,
-// softcap (0: none), window (0: none), and the element types Q, K, V, OUT.
+// SHAPE has the constants of one layer: heads, kv_heads, head_dim, value_dim, page_size (0: dense),
+// causal, scale, softcap (0: none), window (0: none), mask_kind (0: none, 1: bool, 2: added), batch_rank,
+// and the element types Q, K, V, OUT and MASK.
+//
+// Dense, a sequence is an index of the batch: `tokens` queries and `keys` keys each, which lie where
+// the strides say. Over pages, tokens of all sequences are laid end to end.
 template <class SHAPE>
 struct TwAttention : SHAPE {
-    const void *q, *k, *v;
-    void* out;
+    struct View {
+        const void* p;
+        int64_t head, token;  // strides
+        int64_t batch[SHAPE::batch_rank + 1];
+    };
+    View q, k, v, out, mask;
+    int64_t mask_key;  // stride
     const int32_t *table, *starts, *context;
-    int64_t tokens, sequences, width;
-    int64_t q_token_stride, q_head_stride;
+    int64_t tokens, keys, sequences, width;
+    int64_t batch[SHAPE::batch_rank + 1];
 
+    static constexpr bool paged = SHAPE::page_size != 0;
     static constexpr int64_t group = SHAPE::heads / SHAPE::kv_heads;
     // of q and keys, and of values: whole panels
     static constexpr int64_t padded_k = (SHAPE::head_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
@@ -34,19 +44,37 @@ struct TwAttention : SHAPE {
     static constexpr int64_t kblocks = (SHAPE::head_dim + TW_KB - 1) / TW_KB;
     static constexpr int64_t partial_floats = padded + 16;
 
-    int64_t max_splits() const { return (width * SHAPE::page_size + TW_SPLIT - 1) / TW_SPLIT; }
+    int64_t max_splits() const {
+        const int64_t longest = paged ? width * SHAPE::page_size : keys;
+        return (longest + TW_SPLIT - 1) / TW_SPLIT;
+    }
+    int64_t all_tokens() const { return paged ? tokens : tokens * sequences; }
+    int64_t first_of(int64_t sequence) const { return paged ? starts[sequence] : 0; }
+    int64_t count_of(int64_t sequence) const {
+        return paged ? starts[sequence + 1] - starts[sequence] : tokens;
+    }
+    int64_t context_of(int64_t sequence) const { return paged ? context[sequence] : keys; }
+
+    // of a sequence's first element
+    int64_t offset(const View& view, int64_t sequence) const {
+        int64_t at = 0;
+        if (!paged)
+            for (int64_t i = SHAPE::batch_rank; i-- > 0; sequence /= batch[i])
+                at += sequence % batch[i] * view.batch[i];
+        return at;
+    }
 
     void need(int64_t need[2]) const {
         int64_t floats = rows * TW_KB * kblocks + rows * TW_SPLIT + 2 * rows * padded +
                          4 * (rows + 16) + padded_k * TW_PANEL + TW_SPLIT * padded + 128;
         need[0] = tw_greater(need[0], floats * 4);
-        if (tokens <= TW_SPLIT_TOKENS)
+        if (all_tokens() <= TW_SPLIT_TOKENS)
             need[1] = tw_greater(need[1],
-                                 tokens * SHAPE::heads * max_splits() * partial_floats * 4);
+                                 all_tokens() * SHAPE::heads * max_splits() * partial_floats * 4);
     }
 };
 
-// ---- elements of q, k, v and out -------------------------------------------------------------------
+// ---- elements of q, k, v, out and mask -------------------------------------------------------------------
 
 struct TwF32 {
     typedef float stored;
@@ -62,6 +90,10 @@ struct TwBF16 {
     TW_INLINE tw_vf load(const uint16_t* p) {
         return (tw_vf)(__builtin_convertvector(*(const tw_vh_any*)p, tw_vu) << 16);
     }
+};
+struct TwBool {
+    typedef uint8_t stored;
+    TW_INLINE float get(uint8_t x) { return x; }
 };
 struct TwF16 {
     typedef uint16_t stored;
@@ -113,9 +145,11 @@ TW_INLINE void tw_transpose(tw_vf* r) {
 
 struct TwTile {
     int64_t sequence, kv_head;
-    int64_t first, count;     // tokens, as rows of q
+    int64_t first, count;     // queries, as rows of q
+    int64_t row;              // of the first query among those of all sequences
     int64_t position;         // of the first token in its sequence
-    int64_t context;          // tokens of the sequence in the cache
+    int64_t context;          // keys of the sequence
+    int64_t q, k, v, out, mask;  // offsets of the sequence
 };
 
 template <class SHAPE>
@@ -148,24 +182,30 @@ struct TwAttentionRun {
     }
 
     // Row r of a tile is query head r % group of token r / group.
-    int64_t row_of(const TwTile& t, int64_t key) const {
-        const uint32_t k = (uint32_t)key;
-        int64_t page = s.table[t.sequence * s.width + k / (uint32_t)S::page_size];
-        return (page * S::kv_heads + t.kv_head) * S::page_size + k % (uint32_t)S::page_size;
+    int64_t slot_of(const TwTile& t, int64_t key) const {
+        const uint32_t k = (uint32_t)key, size = S::paged ? (uint32_t)S::page_size : 1;
+        int64_t page = s.table[t.sequence * s.width + k / size];
+        return (page * S::kv_heads + t.kv_head) * size + k % size;
     }
     const typename K::stored* key_at(const TwTile& t, int64_t key) const {
-        return (const typename K::stored*)s.k + row_of(t, key) * S::head_dim;
+        const typename K::stored* k = (const typename K::stored*)s.k.p;
+        if (S::paged) return k + slot_of(t, key) * S::head_dim;
+        return k + t.k + t.kv_head * s.k.head + key * s.k.token;
     }
     const typename V::stored* value_at(const TwTile& t, int64_t key) const {
-        return (const typename V::stored*)s.v + row_of(t, key) * S::value_dim;
+        const typename V::stored* v = (const typename V::stored*)s.v.p;
+        if (S::paged) return v + slot_of(t, key) * S::value_dim;
+        return v + t.v + t.kv_head * s.v.head + key * s.v.token;
     }
+    // of row r of the tile
+    int64_t head_of(const TwTile& t, int64_t r) const { return t.kv_head * S::group + r % S::group; }
 
     void load_q(const TwTile& t) {
         const int64_t rows = t.count * S::group;
         for (int64_t r = 0; r < rows; ++r) {
             const typename Q::stored* from =
-                (const typename Q::stored*)s.q + (t.first + r / S::group) * s.q_token_stride +
-                (t.kv_head * S::group + r % S::group) * s.q_head_stride;
+                (const typename Q::stored*)s.q.p + t.q + (t.first + r / S::group) * s.q.token +
+                head_of(t, r) * s.q.head;
             for (int64_t d0 = 0; d0 < S::head_dim; d0 += TW_KB) {
                 float* to = q + (d0 / TW_KB * rows + r) * TW_KB - d0;
                 const int64_t d1 = tw_lesser(S::head_dim, d0 + TW_KB);
@@ -217,8 +257,8 @@ struct TwAttentionRun {
     // part, part_top, part_total of the split; false when no row of the tile sees any of its keys
     bool attend(const TwTile& t, int64_t split) {
         const int64_t rows = t.count * S::group, first = split * TW_SPLIT;
-        const int64_t last_position = t.position + t.count - 1;
-        const int64_t count = tw_lesser(TW_SPLIT, last_position + 1 - first);
+        const int64_t seen = S::causal ? t.position + t.count : t.context;
+        const int64_t count = tw_lesser(TW_SPLIT, seen - first);
         if (count <= 0 || (S::window && first + TW_SPLIT <= t.position - S::window + 1)) return false;
         const int64_t width = tw_round_up(count, TW_PANEL);
         for (int64_t j = 0; j < width; j += TW_PANEL) {
@@ -228,7 +268,8 @@ struct TwAttentionRun {
                          tw_lesser(TW_KB, S::head_dim - b * TW_KB), scores + j, TW_SPLIT,
                          b ? TW_ADD : TW_SET);
         }
-        for (int64_t r = 0; r < rows; ++r) softmax(scores + r * TW_SPLIT, r, t, first, width);
+        for (int64_t r = 0; r < rows; ++r)
+            softmax(scores + r * TW_SPLIT, r, t, first, count, width);
         load_values(t, first, count);
         for (int64_t d = 0; d < S::padded; d += TW_PANEL)
             multiply(scores, rows, values + d, S::padded, count, part + d, S::padded, TW_SET);
@@ -237,9 +278,10 @@ struct TwAttentionRun {
 
     // Scores of row r against a split's keys -> weights, their top and their sum. What the row does
     // not see weighs 0.
-    void softmax(float* x, int64_t r, const TwTile& t, int64_t first, int64_t width) {
+    void softmax(float* x, int64_t r, const TwTile& t, int64_t first, int64_t count,
+                 int64_t width) {
         const int64_t position = t.position + r / S::group;
-        const int64_t hi = tw_lesser(width, position + 1 - first);
+        const int64_t hi = S::causal ? tw_lesser(width, position + 1 - first) : count;
         const int64_t lo = S::window ? tw_greater(0, position - S::window + 1 - first) : 0;
         float scale = S::scale;
         if (S::softcap != 0) {
@@ -247,6 +289,20 @@ struct TwAttentionRun {
             for (int64_t j = 0; j < width; ++j)
                 x[j] = S::softcap * tw_tanh(x[j] * S::scale / S::softcap);
             scale = 1;
+        } else if (S::scale < 0) {  // before minus infinity is put where nothing is seen
+            for (int64_t j = 0; j < width; ++j) x[j] *= S::scale;
+            scale = 1;
+        }
+        if (S::mask_kind) {
+            typedef typename SHAPE::MASK MASK;
+            const typename MASK::stored* m =
+                (const typename MASK::stored*)s.mask.p + t.mask + head_of(t, r) * s.mask.head +
+                (t.first + r / S::group) * s.mask.token + first * s.mask_key;
+            for (int64_t j = 0; j < count; ++j) {
+                const float by = MASK::get(m[j * s.mask_key]);
+                x[j] = S::mask_kind == 2 ? x[j] * scale + by : by != 0 ? x[j] : -TW_INF;
+            }
+            if (S::mask_kind == 2) scale = 1;
         }
         for (int64_t j = 0; j < tw_lesser(lo, width); ++j) x[j] = -TW_INF;
         for (int64_t j = tw_greater(hi, 0); j < width; ++j) x[j] = -TW_INF;
@@ -276,10 +332,9 @@ struct TwAttentionRun {
     void store(const TwTile& t) {
         const int64_t rows = t.count * S::group;
         for (int64_t r = 0; r < rows; ++r) {
-            typename OUT::stored* to =
-                (typename OUT::stored*)s.out +
-                ((t.first + r / S::group) * S::heads + t.kv_head * S::group + r % S::group) *
-                    S::value_dim;
+            typename OUT::stored* to = (typename OUT::stored*)s.out.p + t.out +
+                                       (t.first + r / S::group) * s.out.token +
+                                       head_of(t, r) * s.out.head;
             const float by = total[r] == 0 ? 1 : total[r];
             for (int64_t d = 0; d < S::value_dim; ++d) to[d] = OUT::put(sums[r * S::padded + d] / by);
         }
@@ -295,12 +350,14 @@ TW_INLINE bool tw_find_tile(const TwAttention<SHAPE>& s, int64_t index, bool by_
                             int64_t* split) {
     typedef TwAttention<SHAPE> S;
     for (int64_t i = 0; i < s.sequences; ++i) {
-        const int64_t count = s.starts[i + 1] - s.starts[i];
+        const int64_t count = s.count_of(i);
         const int64_t tiles = (count + S::tile_tokens - 1) / S::tile_tokens;
-        const int64_t splits = by_split ? (s.context[i] + TW_SPLIT - 1) / TW_SPLIT : 1;
+        const int64_t splits = by_split ? (s.context_of(i) + TW_SPLIT - 1) / TW_SPLIT : 1;
         const int64_t items = tiles * S::kv_heads * splits;
         if (index >= items) {
-            index -= items;
+            const int64_t skipped = S::paged || items == 0 ? 1 : tw_lesser(index / items, s.sequences - i);
+            index -= items * skipped;
+            i += skipped - 1;
             continue;
         }
         // the last tile sees the most keys, so it goes first
@@ -309,10 +366,16 @@ TW_INLINE bool tw_find_tile(const TwAttention<SHAPE>& s, int64_t index, bool by_
         *split = index % splits;
         t->sequence = i;
         t->kv_head = index / splits % S::kv_heads;
-        t->first = s.starts[i] + start;
+        t->first = s.first_of(i) + start;
+        t->row = S::paged ? t->first : i * s.tokens + start;
         t->count = tw_lesser(S::tile_tokens, count - start);
-        t->context = s.context[i];
+        t->context = s.context_of(i);
         t->position = t->context - count + start;
+        t->q = s.offset(s.q, i);
+        t->k = s.offset(s.k, i);
+        t->v = s.offset(s.v, i);
+        t->out = s.offset(s.out, i);
+        t->mask = s.offset(s.mask, i);
         return true;
     }
     return false;
@@ -325,11 +388,11 @@ static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {
     TwAttentionRun<SHAPE> run(s, team->scratch);
     int64_t items = 0, splits = 0;
     for (int64_t i = 0; i < s.sequences; ++i) {
-        const int64_t count = s.starts[i + 1] - s.starts[i];
+        const int64_t count = s.count_of(i);
         items += (count + S::tile_tokens - 1) / S::tile_tokens * S::kv_heads;
-        if (count) splits = tw_greater(splits, (s.context[i] + TW_SPLIT - 1) / TW_SPLIT);
+        if (count) splits = tw_greater(splits, (s.context_of(i) + TW_SPLIT - 1) / TW_SPLIT);
     }
-    const bool by_split = team->nthreads > 1 && s.tokens <= TW_SPLIT_TOKENS && splits > 1 &&
+    const bool by_split = team->nthreads > 1 && s.all_tokens() <= TW_SPLIT_TOKENS && splits > 1 &&
                           items < 4 * team->nthreads;
     float* const partial = (float*)team->shared;
     const int64_t floats = S::partial_floats, per_row = s.max_splits() * floats;
@@ -349,8 +412,7 @@ static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {
         }
         const bool seen = run.attend(t, split);
         for (int64_t r = 0; r < rows; ++r) {
-            const int64_t head = t.kv_head * S::group + r % S::group;
-            float* to = partial + ((t.first + r / S::group) * S::heads + head) * per_row +
+            float* to = partial + ((t.row + r / S::group) * S::heads + run.head_of(t, r)) * per_row +
                         split * floats;
             to[0] = seen ? run.part_top[r] : -TW_INF;
             to[1] = seen ? run.part_total[r] : 0;
@@ -364,18 +426,19 @@ static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {
             const int64_t rows = t.count * S::group;
             run.clear(rows);
             for (int64_t r = 0; r < rows; ++r) {
-                const int64_t head = t.kv_head * S::group + r % S::group;
-                const float* from = partial + ((t.first + r / S::group) * S::heads + head) * per_row;
+                const float* from =
+                    partial + ((t.row + r / S::group) * S::heads + run.head_of(t, r)) * per_row;
                 for (int64_t i = 0; i * TW_SPLIT < t.context; ++i)
                     run.join(r, from + i * floats + 16, from[i * floats], from[i * floats + 1]);
             }
             run.store(t);
         }
     }
+    if (!S::paged) return;
     // tokens past the last sequence are padding
     const int64_t row = (int64_t)S::heads * S::value_dim, end = s.starts[s.sequences];
     for (int64_t i = (end + team->tid) * row; i < s.tokens * row; ++i) {
-        ((typename OUT::stored*)s.out)[i] = OUT::put(0.0f);
+        ((typename OUT::stored*)s.out.p)[i] = OUT::put(0.0f);
         if ((i + 1) % row == 0) i += (team->nthreads - 1) * row;
     }
 }

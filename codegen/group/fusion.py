@@ -8,12 +8,12 @@ left merges among itself.
 from collections.abc import Iterator
 
 from ...ir.graph import Graph, Node, Value
+from ...ir.index_map import stored_strides, strided_sources
 from ...ir.report import Findings
 from ...ir.weight_only import decodes, is_view_of_weight
 from .grouping import Group, Groups
 from .row_groups import RowGroup, squeezed
 
-_STRIDED = frozenset(("reshape", "transpose", "slice"))
 MAX_NORM_READERS = 4  # products that may each repeat a norm's statistics
 MAX_READERS = 3  # groups that may each repeat a cheap computation
 
@@ -26,9 +26,11 @@ class Fusion:
         self.findings = findings
         self.facts = graph.facts
         self.groups = Groups(graph, is_free)
+        self.kept: set[Value] = set()  # what is read as it lies
 
     def run(self) -> Groups:
         """The groups."""
+        self.take_views()
         self.keep_outputs()
         self.keep_operands()
         self.repeat_casts()
@@ -71,28 +73,54 @@ class Fusion:
     # ---- operands of kernels that read buffers as they lie ----
 
     def keep_operands(self) -> None:
-        """Attention reads q as a strided view and the rest as it lies; so does sampling."""
+        """Attention reads strided views of buffers, sampling its operands as they lie."""
         for node in self.graph.nodes:
             if node.op.kind not in ("attention", "sample"):
                 continue
-            for number, operand in enumerate(node.operands):
-                strided = number == 0 and node.op.kind == "attention"
-                self.keep(operand, _STRIDED if strided else frozenset())
+            for name, operand in zip(node.op.operands, node.operands):
+                self.keep(self.strided(operand) if name in node.op.strided else operand)
 
-    def keep(self, value: Value, through: frozenset[str]) -> None:
-        """Store what `value` is a view of, where the view is none of `through`."""
-        node = value.node
-        while node is not None and node not in self.groups.of and node.op.name in through:
-            node = node.operands[0].node
-        if node is not None and node not in self.groups.of:
-            self.groups.make(node)
+    def keep(self, value: Value) -> None:
+        """Store a value as it is."""
+        self.kept.add(value)
+        if value.node is not None and value.node not in self.groups.of:
+            self.groups.make(value.node)
+
+    def strided(self, value: Value) -> Value:
+        """What is stored of `value` or of what it is a view of; its last axis lies side by side."""
+        found = value
+        for view in strided_sources(value, self.facts):
+            if value.shape[-1:] in ((), (1,)) or view.strides[-1] == 1:
+                found = view.source
+            if view.source.node is None or view.source.node in self.groups.of:
+                break
+        return found
+
+    def take_views(self) -> None:
+        """attention, then a view that alone reads it and only orders its rows  ->  one kernel"""
+        groups = self.groups
+        for node in self.graph.nodes:
+            if node.op.kind != "attention":
+                continue
+            value, last = node.results[0], None
+            plain = stored_strides(value, value, self.facts)
+            while value not in self.graph.results and len(self.graph.uses.get(value, ())) == 1:
+                (user,) = self.graph.uses[value]
+                if user in groups.of or user.op.inverse is None:
+                    break
+                value = user.results[0]
+                strides = stored_strides(node.results[0], value, self.facts)
+                if None not in strides and strides[-1] == 1 and strides != plain:
+                    last = user
+            if last is not None:
+                groups.merge(groups.of[node], groups.make(last))
 
     def keep_step_operands(self) -> None:
         """What is no kernel reads whole buffers."""
         for node in self.graph.nodes:
             if node.is_step:
                 for operand in node.operands:
-                    self.keep(operand, frozenset())
+                    self.keep(operand)
 
     def repeat_casts(self) -> None:
         """A cast to a wider float is part of loading what it widens, which stays stored narrow.
@@ -101,6 +129,8 @@ class Fusion:
         """
         for node in list(self.groups.of):
             if self.groups.of[node].nodes != {node} or self.groups.leaves(node):
+                continue
+            if node.results[0] in self.kept:
                 continue
             if self.is_cast_in_loading(node) or decodes(self.graph, node):
                 self.groups.free(node)

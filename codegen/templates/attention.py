@@ -1,18 +1,22 @@
-"""Attention over the paged KV cache: a template of its own, filled with sizes and strides."""
+"""Attention, dense and over the paged KV cache: a template of its own, with sizes and strides.
+
+Both are one loop over tiles of keys; they differ in how a key's address is found.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ir.dim import Dim, minimum, symbol
+from ...ir.dim import Dim, ceildiv, minimum, product, symbol
 from ...ir.errors import UnsupportedOp
 from ...ir.graph import Node, Value
-from ...ir.indexing import coefficient_of
+from ...ir.indexing import coefficient_of, linearize
 from ...ir.target import Target
-from ...ir.types import bf16, f16, f32
+from ...ir.types import f32
 from ..elements import index_facts
+from ..forward import forward_index, trailing_views
 from ..inline import Inliner
-from ..loops import LoopKernel, PagedAttention, feed_dtype
+from ..loops import Load, LoopKernel, Part, feed_dtype
 from .template import (
     STAGES,
     WARPS,
@@ -33,6 +37,65 @@ MANY = 1 << 30  # added to the select value of attention for steps that are not 
 
 
 @dataclass(frozen=True)
+class View:
+    """A parameter as it lies: element [i, j, ...] at offset + i strides[0] + j strides[1] + ..."""
+
+    param: int
+    offset: Dim
+    strides: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where keys lie in a paged cache, and which queries are of which sequence: by parameter."""
+
+    table: int  # [sequences, width]
+    query_starts: int  # [sequences + 1]
+    context_lens: int  # [sequences]
+    sequences: Dim
+    width: Dim
+    size: int  # W, tokens a page
+
+
+@dataclass(frozen=True)
+class Attention(Part):
+    """softmax(cap(scale * q k^T) + mask) v, as the ops in ir/ops/attention.py have it.
+
+    Strides of q, out and mask are those of (*batch, query head, query), and of the key for mask; of
+    k and v those of (*batch, KV head, key), or with pages of (page, KV head, slot). The elements of
+    a head lie side by side. With pages the batch is empty and queries are tokens of all sequences.
+    """
+
+    q: View
+    k: View
+    v: View
+    out: View
+    mask: View | None
+    pages: Pages | None
+    batch: tuple[Dim, ...]
+    queries: Dim  # S
+    keys: Dim  # T; 0 with pages, where each sequence has its own number
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    scale: float
+    is_causal: bool
+    window: int | None
+    softcap: float | None
+
+    @property
+    def tokens(self) -> Dim:
+        """Queries of the whole batch."""
+        return product(self.batch) * self.queries
+
+    @property
+    def rows(self) -> Dim:
+        """Rows of the result, each of `value_dim` elements."""
+        return self.tokens * self.num_heads
+
+
+@dataclass(frozen=True)
 class AttentionSchedule(Schedule):
     """`queries` tokens of one sequence a program, `keys` keys a step.
 
@@ -40,7 +103,7 @@ class AttentionSchedule(Schedule):
     """
 
     domain: ClassVar = {
-        "queries": powers_of_2(1, 64),
+        "queries": powers_of_2(1, 128),
         "keys": powers_of_2(4, 256),
         "splits": range(1, 65),
         "num_warps": WARPS,
@@ -55,84 +118,100 @@ class AttentionSchedule(Schedule):
 
 
 class AttentionTemplate(Template):
-    """One node: the query may be a strided view, everything else is read as it lies."""
+    """One node, whose operands may be strided views of buffers, and views of its result."""
 
     name = "attention"
     kinds = frozenset(("attention",))
-    parts = (PagedAttention,)
+    parts = (Attention,)
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
-    ) -> tuple[PagedAttention]:
+    ) -> tuple[Attention]:
         node = next(n for n in nodes if n.op.kind == "attention")
-        if node.op.name != "paged_attention":
+        problem = node.op.refusal and node.op.refusal(*(v.type for v in node.operands))
+        if problem:
             raise UnsupportedOp(
-                f"no kernel for {node.op.name}", where=node.loc or "", fix="decompose it first"
-            )
-        q, k, v, page_table, query_starts, context_lens = node.operands
-        if not {q.dtype, k.dtype, v.dtype} <= {f32, bf16, f16}:
-            raise UnsupportedOp(
-                f"no kernel for paged_attention of {q.dtype} over keys of {k.dtype} and values of"
-                f" {v.dtype}",
+                f"no kernel for {node.op.name}: {problem}",
                 where=node.loc or "",
-                facts="the kernels compute in f32 what is stored in f32, bf16 or f16",
-                fix="cast the queries, and keep keys and values in one of those dtypes",
+                facts=", ".join(str(v.type) for v in node.operands),
+                fix="decompose it, or cast its operands",
             )
-        token, head, at = (inliner.axis(n, d) for n, d in zip(("_i0", "_i1", "_i2"), q.shape))
-        load = inliner.element(q, (token, head, at))
-        names = ("_i0", "_i1", "_i2")
-        strides = [coefficient_of(load.offset, n) for n in names] if hasattr(load, "offset") else []
-        if len(strides) != 3 or None in strides or strides[2] != 1:
-            raise UnsupportedOp(
-                "the query of paged_attention is not a strided view of one buffer",
-                where=node.loc or "",
-                fix="partition what computes it into a group of its own",
-            )
-        base = load.offset
-        for n, stride in zip(names, strides):
-            base = base - symbol(n) * stride
+        given = dict(zip(node.op.operands, node.operands))
+        q = given["q"]
+        *batch, heads, queries, head_dim = q.shape if "k" in given else _heads_first(q.shape)
         (output,) = outputs
-        part = PagedAttention(
-            q=load.param,
-            k=inliner.param(k),
-            v=inliner.param(v),
-            page_table=inliner.param(page_table),
-            query_starts=inliner.param(query_starts),
-            context_lens=inliner.param(context_lens),
-            out=inliner.param(output, is_written=True),
-            tokens=q.shape[0],
-            sequences=page_table.shape[0],
-            table_width=page_table.shape[1],
-            num_heads=q.shape[1],
-            num_kv_heads=k.shape[1],
-            head_dim=q.shape[2],
-            value_dim=v.shape[3],
-            page_size=k.shape[2],
-            q_offset=base,
-            q_token_stride=strides[0],
-            q_head_stride=strides[1],
+        if "k" in given:
+            k, v, mask = given["k"], given["v"], given.get("mask")
+            keys, kv_heads = k.shape[-2], k.shape[-3]
+            part = Attention(
+                q=_view(inliner, node, q),
+                k=_view(inliner, node, k),
+                v=_view(inliner, node, v),
+                out=_stored(inliner, output),
+                mask=None if mask is None else _mask_view(inliner, node, mask, q.shape, keys),
+                pages=None,
+                batch=tuple(batch),
+                queries=queries,
+                keys=keys,
+                num_heads=heads,
+                num_kv_heads=kv_heads,
+                head_dim=head_dim,
+                value_dim=v.shape[-1],
+                **node.attrs,
+            )
+            return (part,)
+        k, v, table = given["k_pool"], given["v_pool"], given["page_table"]
+        _, kv_heads, page_size, value_dim = v.shape
+        pages = Pages(
+            *(inliner.param(given[n]) for n in ("page_table", "query_starts", "context_lens")),
+            *table.shape,
+            page_size,
+        )
+        part = Attention(
+            q=_tokens_last(_view(inliner, node, q)),
+            k=_pool(inliner, k),
+            v=_pool(inliner, v),
+            out=_tokens_last(_stored(inliner, output)),
+            mask=None,
+            pages=pages,
+            batch=(),
+            queries=queries,
+            keys=0,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            value_dim=value_dim,
+            is_causal=True,
             **node.attrs,
         )
         return (part,)
 
-    def points(self, part: PagedAttention) -> Dim:
-        return part.tokens * part.num_heads * part.value_dim
+    def points(self, part: Attention) -> Dim:
+        return part.rows * part.value_dim
 
-    def operations(self, part: PagedAttention) -> Dim:
-        """They depend on the lengths of the sequences: not counted."""
-        return 0
+    def operations(self, part: Attention) -> Dim:
+        """Of dense attention; with pages they depend on the lengths of the sequences: not counted.
 
-    def unsized(self, part: PagedAttention) -> frozenset[int]:
+        Two products; half of each where the last query sees all keys and the first sees one.
+        """
+        total = 2 * part.rows * part.keys * (part.head_dim + part.value_dim)
+        return ceildiv(total, 2) if part.is_causal and part.queries == part.keys else total
+
+    def unsized(self, part: Attention) -> frozenset[int]:
         """The pools: what is read of them depends on the lengths of the sequences."""
-        return frozenset((part.k, part.v))
+        return frozenset((part.k.param, part.v.param) if part.pages else ())
 
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
-        """By the number of sequences in pure decode (a token a sequence), above MANY otherwise."""
+        """Dense: by the number of queries.
+
+        With pages, by the number of sequences in pure decode (a token a sequence), above MANY
+        otherwise.
+        """
         (part,) = kernel.parts
         facts = index_facts(kernel, ())
         size = max(part.head_dim, part.value_dim)
         width = power_of_2(size)
-        q, k, v = (kernel.params[p].type.dtype for p in (part.q, part.k, part.v))
+        q, k, v = (kernel.params[x.param].type.dtype for x in (part.q, part.k, part.v))
         is_f32 = f32 in (feed_dtype(q, k), feed_dtype(q, v))
         wide = size > 128 or is_f32
         group = power_of_2(part.num_heads // part.num_kv_heads)
@@ -142,6 +221,9 @@ class AttentionTemplate(Template):
         if is_f32:
             keys = max(min(keys, PRODUCTS // (max(group, 16) * width)), 16)
             rows = min(rows, PRODUCTS // (keys * width))
+        if part.pages is None:
+            table = _dense(group, keys, rows, stages, roomy and not wide)
+            return part.queries, clip(table, facts, part.queries)
         queries = max(rows // group, 1)
         table: list[Bucket] = []
         after = 0
@@ -156,8 +238,92 @@ class AttentionTemplate(Template):
             last = AttentionSchedule(1, 128, 1, 4, 3)
         table.append((after, MANY - 1, last))
         prefill = AttentionSchedule(queries, keys, 1, 4, stages)
-        select = minimum(part.tokens - part.sequences, 1) * MANY + part.sequences
-        table = clip(table, facts, part.sequences)
-        if part.tokens == part.sequences:
-            return part.sequences, table
+        sequences = part.pages.sequences
+        select = minimum(part.tokens - sequences, 1) * MANY + sequences
+        table = clip(table, facts, sequences)
+        if part.tokens == sequences:
+            return sequences, table
         return select, [*table, (MANY, None, prefill)]
+
+
+def _dense(group: int, keys: int, rows: int, stages: int, is_fast: bool) -> list[Bucket]:
+    """Few queries, where a matrix tile of 16 rows has room for all; then many.
+
+    128 rows in 8 warps hold their sums in registers, where 4 warps spill (H200: 489 and 457
+    TFLOP/s at 16,384 keys of 128, 355 and 318 at 4,096 of 64).
+    """
+    few = max(16 // group, 1)
+    many = AttentionSchedule(max(rows // group, 1), keys, 1, 4, stages)
+    if is_fast:
+        many = AttentionSchedule(max(128 // group, 1), 64, 1, 8, 3)
+    return [(0, few, AttentionSchedule(few, keys, 1, 4, stages)), (few + 1, None, many)]
+
+
+def _heads_first(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """[T, H, D] -> [H, T, D]"""
+    tokens, heads, size = shape
+    return heads, tokens, size
+
+
+def _tokens_last(view: View) -> View:
+    """Strides of (token, head) as those of (head, token)."""
+    return View(view.param, view.offset, view.strides[::-1])
+
+
+def _pool(inliner: Inliner, pool: Value) -> View:
+    _, heads, slots, size = pool.shape
+    return View(inliner.param(pool), 0, (heads * slots * size, slots * size, size))
+
+
+def _view(inliner: Inliner, node: Node, value: Value) -> View:
+    """The operand as a strided view, without the stride of its last axis, which is 1."""
+    view = _strided(inliner, node, value)
+    if view.strides[-1] != 1 and value.shape[-1] != 1:
+        raise _not_strided(node, value)
+    return View(view.param, view.offset, view.strides[:-1])
+
+
+def _mask_view(
+    inliner: Inliner, node: Node, mask: Value, q_shape: Sequence[Dim], keys: Dim
+) -> View:
+    """The mask with a stride for every axis it broadcasts to: 0 where all elements are one."""
+    view = _strided(inliner, node, mask)
+    scores = (*q_shape[:-1], keys)
+    missing = len(scores) - mask.type.rank
+    shape = (*(1,) * missing, *mask.shape)
+    strides = (*(0,) * missing, *view.strides)
+    return View(view.param, view.offset, tuple(0 if d == 1 else s for d, s in zip(shape, strides)))
+
+
+def _strided(inliner: Inliner, node: Node, value: Value) -> View:
+    names = [f"_{node.operands.index(value)}_{i}" for i in range(value.type.rank)]
+    load = inliner.element(value, tuple(inliner.axis(n, d) for n, d in zip(names, value.shape)))
+    if not isinstance(load, Load):
+        raise _not_strided(node, value)
+    strides = [coefficient_of(load.offset, name) for name in names]
+    base = load.offset
+    for name, stride in zip(names, strides):
+        if stride is None:
+            raise _not_strided(node, value)
+        base = base - symbol(name) * stride
+    return View(load.param, base, tuple(strides))
+
+
+def _stored(inliner: Inliner, output: Value) -> View:
+    """Where rows of the result go: the output, or what it is a one-to-one view of."""
+    result, views = trailing_views(inliner, output)
+    names = [f"_o{i}" for i in range(result.type.rank)]
+    index = tuple(inliner.axis(n, d) for n, d in zip(names, result.shape))
+    offset = linearize(forward_index(inliner, views, result, index), output.shape)
+    strides = tuple(coefficient_of(offset, name) for name in names)
+    assert None not in strides, f"{output} is no strided view of {result}"
+    return View(inliner.param(output, is_written=True), 0, strides[:-1])
+
+
+def _not_strided(node: Node, value: Value) -> UnsupportedOp:
+    return UnsupportedOp(
+        f"an operand of {node.op.name} is not a strided view of one buffer",
+        where=node.loc or "",
+        facts=f"it is {value.type}",
+        fix="partition what computes it into a group of its own",
+    )

@@ -1,16 +1,19 @@
-"""Paged attention: tokens of one sequence and the query heads of one KV head share a matrix tile.
+"""Attention: queries of one sequence and the query heads of one KV head share a matrix tile.
 
-A program takes `queries` tokens of one sequence and one KV head, finds its sequence by bisection of
-`query_starts`, and walks the keys page by page with an online softmax in float32. With `splits`
-the keys of a token are shared out among programs by their number alone, never by the batch; each
-leaves its sum, its maximum and its total, and a second launch joins them in order.
+A program takes `queries` queries of one sequence and one KV head and walks the keys with an online
+softmax in float32: first the tiles of keys that every query sees whole, then the others. Dense
+attention numbers its sequences by batch; over a paged cache a program finds its sequence by
+bisection of `query_starts`, and its keys by the page table. With `splits` the keys of a query are
+shared out among programs by their number alone, never by the batch; each leaves its sum, its
+maximum and its total, and a second launch joins them in order.
 """
 
 from dataclasses import replace
 from math import e, log, log2
 
-from ...ir.dim import Dim, ceildiv, symbol
-from ...ir.types import TensorType, f32
+from ...ir.dim import Dim, ceildiv, product, symbol
+from ...ir.types import TensorType, bool_, f32
+from ..elements import index_facts
 from ..loops import (
     LARGEST,
     SUM,
@@ -20,7 +23,6 @@ from ..loops import (
     Element,
     Load,
     LoopKernel,
-    PagedAttention,
     Param,
     Reduce,
     Reduction,
@@ -28,7 +30,7 @@ from ..loops import (
     Store,
     feed_dtype,
 )
-from ..templates.attention import AttentionSchedule
+from ..templates.attention import Attention, AttentionSchedule, View
 from ..templates.reduce import ReduceSchedule
 from ..templates.template import Schedule, power_of_2
 from .body import Body, Context, Emitted, finish
@@ -44,7 +46,7 @@ def attention_pieces(
 ) -> tuple[list[Piece], list[Schedule]]:
     """The launches of a schedule: one, or one that leaves partial results and one that joins."""
     (part,) = kernel.parts
-    assert isinstance(part, PagedAttention)
+    assert isinstance(part, Attention)
     if schedule.splits == 1:
         return [Piece(kernel)], [schedule]
     splits, own = schedule.splits, len(kernel.params)
@@ -65,8 +67,11 @@ def attention_pieces(
     )
 
 
-def _join(part: PagedAttention, splits: int, own: int) -> Reduce:
-    """out = sum_s partial_s exp(largest_s - top) / sum_s total_s exp(largest_s - top)."""
+def _join(part: Attention, splits: int, own: int) -> Reduce:
+    """out = sum_s partial_s exp(largest_s - top) / sum_s total_s exp(largest_s - top).
+
+    Rows are those of the output in memory, in whatever order its views put them.
+    """
     names = ("_token", "_head", "_at")
     extents = (part.tokens, part.num_heads, part.value_dim)
     split, token, head, at = (symbol(n) for n in ("_split", *names))
@@ -92,23 +97,25 @@ def _join(part: PagedAttention, splits: int, own: int) -> Reduce:
         tuple(Axis(n, d) for n, d in zip(names, extents)),
         Axis("_split", splits),
         ((Reduction("top", LARGEST, largest),), sums),
-        (Store(part.out, out, value),),
+        (Store(part.out.param, out, value),),
         (),
     )
 
 
 def emit_attention(kernel: LoopKernel, schedule: AttentionSchedule, context: Context) -> Emitted:
-    """The launch that walks the keys: (query tiles, KV heads, splits) programs."""
+    """The launch that walks the keys: (tiles of queries, KV heads, splits) programs."""
     (part,) = kernel.parts
-    assert isinstance(part, PagedAttention)
+    assert isinstance(part, Attention)
     body = Body(pdl=context.pdl)
     body.start_dependents()
     body.wait()
     _Emitter(kernel, part, schedule, body, context.interpret).emit()
-    tiles: Dim = part.tokens
-    if schedule.queries > 1:
+    tiles: Dim = ceildiv(part.queries, schedule.queries)
+    if part.pages is None:
+        tiles = tiles * product(part.batch)
+    elif schedule.queries > 1:
         # a sequence's last tile may be partly empty: one more tile a sequence is enough
-        tiles = ceildiv(part.tokens, schedule.queries) + part.sequences
+        tiles = tiles + part.pages.sequences
     return finish(
         kernel,
         body,
@@ -123,13 +130,14 @@ class _Emitter:
     def __init__(
         self,
         kernel: LoopKernel,
-        part: PagedAttention,
+        part: Attention,
         schedule: AttentionSchedule,
         body: Body,
         interpret: bool,
     ):
         self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
         self.scalars = Env(body, kernel, (), {}, "", 0)
+        self.facts = index_facts(kernel, ())
         self.group = part.num_heads // part.num_kv_heads
         # a matrix tile has at least 16 rows
         self.rows = max(16, power_of_2(schedule.queries * self.group))
@@ -137,10 +145,18 @@ class _Emitter:
         self.width, self.v_width = (
             max(16, power_of_2(size)) for size in (part.head_dim, part.value_dim)
         )
-        q, k, v = (kernel.params[p].type.dtype for p in (part.q, part.k, part.v))
+        q, k, v = (kernel.params[x.param].type.dtype for x in (part.q, part.k, part.v))
         # what the matrix unit is given: queries and keys; weights and values
         self.feed, self.v_feed = (f32 if interpret else feed_dtype(q, x) for x in (k, v))
         self.own = len(kernel.params) - (3 if schedule.splits > 1 else 0)
+        self.adds_mask = (
+            part.mask is not None and kernel.params[part.mask.param].type.dtype != bool_
+        )
+        # Weights are 2^(factor * score - top), with one rounding, where the factor turns no order
+        # around. A mask is added to scaled scores, and only their differences are multiplied with
+        # log2 e: masks hold the lowest number there is.
+        self.factor = part.scale if part.softcap is None else part.softcap
+        self.is_folded = self.factor >= 0 and not self.adds_mask
 
     def lines(self, text: str) -> None:
         for line in text.splitlines():
@@ -150,15 +166,71 @@ class _Emitter:
     def text(self, dim: Dim) -> str:
         return self.scalars.dim(dim).text
 
+    def length(self, dim: Dim) -> str:
+        """Of a sequence: positions are compared for every score, so in 32 bits."""
+        return str(dim) if isinstance(dim, int) else f"tl.cast({self.text(dim)}, tl.int32)"
+
+    def terms(self, *terms: tuple[str, Dim]) -> list[str]:
+        """name * stride, without those of stride 0."""
+        return [
+            name if stride == 1 else f"{name} * {self.text(stride)}"
+            for name, stride in terms
+            if stride != 0
+        ]
+
+    def row_offsets(self, view: View) -> str:
+        """From the view's first element of a batch to each row of the tile."""
+        head_stride, token_stride = view.strides[self.num_batch : self.num_batch + 2]
+        found = self.terms(("token64", token_stride), ("query_head", head_stride))
+        return " + ".join(found or ["token64 * 0"])
+
+    def first(self, view: View, *more: tuple[str, Dim]) -> str:
+        """A pointer to the view's first element of this program's batch."""
+        batch = [(f"batch{i}", stride) for i, stride in enumerate(view.strides[: self.num_batch])]
+        at = [] if view.offset == 0 else [self.text(view.offset)]
+        return " + ".join([f"p{view.param}", *at, *self.terms(*batch, *more)])
+
+    @property
+    def num_batch(self) -> int:
+        return len(self.part.batch)
+
     def emit(self) -> None:
+        if self.part.pages is None:
+            self.find_batch()
+            self.attend()
+            return
         self.find_sequence()
         with self.body.block("if query < stop:", is_conditional=True):
-            self.load_queries()
-            self.walk()
-            self.store()
+            self.attend()
+
+    def attend(self) -> None:
+        self.load_queries()
+        self.walk()
+        self.store()
+
+    def find_batch(self) -> None:
+        """Tiles of one sequence side by side, as they share its keys; the heaviest first."""
+        part, queries = self.part, self.schedule.queries
+        self.lines(f"""
+number = tl.num_programs(0) - 1 - tl.program_id(0)
+tiles = ({self.length(part.queries)} + {queries - 1}) // {queries}
+query = number % tiles * {queries}
+head = tl.program_id(1)
+split = tl.program_id(2)
+stop = {self.length(part.queries)}
+context = {self.length(part.keys)}
+rest = (number // tiles).to(tl.int64)""")
+        for i in reversed(range(1, self.num_batch)):
+            size = self.text(part.batch[i])
+            self.lines(f"""
+batch{i} = rest % {size}
+rest = rest // {size}""")
+        if self.num_batch:
+            self.lines("batch0 = rest")
 
     def find_sequence(self) -> None:
-        part, queries = self.part, self.schedule.queries
+        pages, queries = self.part.pages, self.schedule.queries
+        assert pages is not None, "only sequences of a paged cache are looked for"
         # tile number at which sequence i starts
         first = "{at}" if queries == 1 else f"{{at}} // {queries} + {{i}}"
         # a sequence's last tiles see the most keys: they go first
@@ -168,9 +240,9 @@ tile = {tile}
 head = tl.program_id(1)
 split = tl.program_id(2)
 low = tile * 0
-high = (low + {self.text(part.sequences)}).to(tl.int32)""")
+high = (low + {self.text(pages.sequences)}).to(tl.int32)""")
         with self.body.block("while high - low > 1:"):
-            at = f"tl.load(p{part.query_starts} + middle)"
+            at = f"tl.load(p{pages.query_starts} + middle)"
             self.lines(f"""
 middle = (low + high) // 2
 is_before = {first.format(at=at, i="middle")} > tile
@@ -180,15 +252,15 @@ low = tl.where(is_before, low, middle)""")
             "tile" if queries == 1 else f"start + (tile - start // {queries} - low) * {queries}"
         )
         self.lines(f"""
-start = tl.load(p{part.query_starts} + low)
-stop = tl.load(p{part.query_starts} + low + 1)
-context = tl.load(p{part.context_lens} + low)
-query = {skipped}""")
+start = tl.load(p{pages.query_starts} + low)
+stop = tl.load(p{pages.query_starts} + low + 1)
+context = tl.load(p{pages.context_lens} + low)
+query = {skipped}
+pages = p{pages.table} + low.to(tl.int64) * {self.text(pages.width)}""")
 
     def load_queries(self) -> None:
         part, queries, group = self.part, self.schedule.queries, self.group
-        token_stride = part.q_token_stride or part.num_heads * part.head_dim
-        head_stride = part.q_head_stride or part.head_dim
+        seen = f"context - stop + tl.minimum(query + {queries}, stop)"
         self.lines(f"""
 rows = tl.arange(0, {self.rows})
 token = query + rows // {group}
@@ -200,18 +272,25 @@ v_dims = tl.arange(0, {self.v_width})
 in_v_dims = v_dims < {part.value_dim}
 position = context - stop + token
 token64 = token.to(tl.int64)
-q_at = token64 * {self.text(token_stride)} + query_head * {self.text(head_stride)}
+q_at = {self.row_offsets(part.q)}
 q_mask = in_rows[:, None] & in_dims[None, :]
-q_first = p{part.q} + {self.text(part.q_offset)}
+q_first = {self.first(part.q)}
 q = tl.load(q_first + q_at[:, None] + dims[None, :], mask=q_mask, other=0.0)
 q = q.to({value_type(self.feed)})
 top = tl.full([{self.rows}], float("-inf"), tl.float32)
 mass = tl.zeros([{self.rows}], tl.float32)
 acc = tl.zeros([{self.rows}, {self.v_width}], tl.float32)
-num_keys = context - stop + tl.minimum(query + {queries}, stop)
-pages = p{part.page_table} + low.to(tl.int64) * {self.text(part.table_width)}
-keys = p{part.k} + head * {part.page_size * part.head_dim}
-values = p{part.v} + head * {part.page_size * part.value_dim}""")
+num_keys = {seen if part.is_causal else "context"}""")
+        for name, view in (("keys", part.k), ("values", part.v)):
+            head_stride = view.strides[-2]
+            head = "head" if part.pages else "head.to(tl.int64)"
+            self.lines(f"{name} = {self.first(view, (head, head_stride))}")
+        if part.pages is None:
+            self.lines(f"slots = tl.arange(0, {self.schedule.keys})")
+        if part.mask is not None:
+            self.lines(f"""
+mask_at = {self.row_offsets(part.mask)}
+mask_first = {self.first(part.mask)}""")
 
     def walk(self) -> None:
         """The loops over tiles of keys: those that every row sees whole, then the others."""
@@ -229,28 +308,24 @@ tile_high = (num_keys + {keys - 1}) // {keys}""")
 each = (tile_high - tile_low + {splits - 1}) // {splits}
 tile_low += split * each
 tile_high = tl.minimum(tile_low + each, tile_high)""")
-        if queries == 1 or part.window is not None:
+        if (queries == 1 and part.is_causal) or part.window is not None:
             with self.body.block("for number in range(tile_low, tile_high):"):
-                self.step(is_masked=True)
+                self.step(is_partial=True)
             return
+        seen = "(context - stop + query + 1)" if part.is_causal else "num_keys"
         self.lines(f"""
-tile_whole = tl.minimum((context - stop + query + 1) // {keys}, tile_high)""")
+tile_whole = tl.minimum({seen} // {keys}, tile_high)""")
         with self.body.block("for number in range(tile_low, tile_whole):"):
-            self.step(is_masked=False)
+            self.step(is_partial=False)
         with self.body.block("for number in range(tl.maximum(tile_low, tile_whole), tile_high):"):
-            self.step(is_masked=True)
+            self.step(is_partial=True)
 
-    def step(self, *, is_masked: bool) -> None:
+    def step(self, *, is_partial: bool) -> None:
+        """One tile of keys; `is_partial` where some row may not see all of it."""
         part, keys = self.part, self.schedule.keys
-        page_size, feed, v_feed = part.page_size, value_type(self.feed), value_type(self.v_feed)
-        mask = ", mask=key < num_keys, other=0" if is_masked else ""
-        if page_size % keys == 0:  # the tile lies in one page
-            page = f"tl.load(pages + number * {keys} // {page_size}).to(tl.int64)"
-        else:
-            page = f"tl.load(pages + key // {page_size}{mask}).to(tl.int64)"
-        rows = part.num_kv_heads * page_size  # of a page
+        feed, v_feed = value_type(self.feed), value_type(self.v_feed)
         k_masks, v_masks = [], []
-        if is_masked:
+        if is_partial:
             k_masks.append("(key < num_keys)[None, :]")
             v_masks.append("(key < num_keys)[:, None]")
         if self.width != part.head_dim:
@@ -262,55 +337,98 @@ tile_whole = tl.minimum((context - stop + query + 1) // {keys}, tile_high)""")
         precision, v_precision = (
             ', input_precision="ieee"' if dtype == f32 else "" for dtype in (self.feed, self.v_feed)
         )
-        scale = part.scale * LOG2_E
+        self.lines(f"key = number * {keys} + tl.arange(0, {keys})")
+        k_first, k_row, v_first, v_row = self.places_of_keys(is_partial)
         self.lines(f"""
-key = number * {keys} + tl.arange(0, {keys})
-page = {page}
-row = page * {rows} + key % {page_size}
-k = tl.load(keys + (row * {part.head_dim})[None, :] + dims[:, None]{k_mask}).to({feed})""")
-        if part.softcap is None:
-            self.lines(f"scores = tl.dot(q, k{precision}) * {scale!r}")
-        else:
-            cap = part.softcap
-            self.lines(f"""
-scores = tl.dot(q, k{precision})
-scores = tanh(scores * {part.scale / cap!r}) * {cap * LOG2_E!r}""")
-        if is_masked:
-            seen = "(key[None, :] <= position[:, None])"
-            if part.window is not None:
-                seen += f" & (key[None, :] > position[:, None] - {part.window})"
-            self.lines(f"""
-scores = tl.where({seen}, scores, float("-inf"))
-now = tl.maximum(top, tl.max(scores, axis=1))
-base = tl.where(now == float("-inf"), 0.0, now)""")
-        else:
-            self.lines("""
-now = tl.maximum(top, tl.max(scores, axis=1))
-base = now""")
+k = tl.load({k_first} + ({k_row})[None, :] + dims[:, None]{k_mask}).to({feed})
+scores = tl.dot(q, k{precision})""")
+        self.score(is_partial)
+        scaled = f" * {self.factor * LOG2_E!r}" if self.is_folded else ""
         self.lines(f"""
-weights = tl.exp2(scores - base[:, None])
-keep = tl.exp2(top - base)
+now = tl.maximum(top, tl.max(scores, axis=1){scaled})""")
+        base = "now"
+        if is_partial or part.mask is not None:
+            base = "base"
+            self.lines('base = tl.where(now == float("-inf"), 0.0, now)')
+        below, kept = f"scores{scaled} - {base}[:, None]", f"top - {base}"
+        if not self.is_folded:
+            below, kept = (f"({text}) * {LOG2_E!r}" for text in (below, kept))
+        self.lines(f"""
+weights = tl.exp2({below})
+keep = tl.exp2({kept})
 mass = mass * keep + tl.sum(weights, axis=1)
-v = tl.load(values + (row * {part.value_dim})[:, None] + v_dims[None, :]{v_mask}).to({v_feed})
+v = tl.load({v_first} + ({v_row})[:, None] + v_dims[None, :]{v_mask}).to({v_feed})
 acc = tl.dot(weights.to({v_feed}), v, acc * keep[:, None]{v_precision})
 top = now""")
 
-    def store(self) -> None:
-        part = self.part
-        out = self.kernel.params[part.out].type.dtype
-        at = f"(token64 * {part.num_heads} + query_head)"
-        if self.schedule.splits == 1:
-            self.lines(f"""
-acc = acc / tl.where(mass == 0.0, 1.0, mass)[:, None]
-out_at = {at} * {part.value_dim}
-out_mask = in_rows[:, None] & in_v_dims[None, :]
-acc = acc.to({value_type(out)})
-tl.store(p{part.out} + out_at[:, None] + v_dims[None, :], acc, mask=out_mask)""")
-            return
+    def places_of_keys(self, is_partial: bool) -> tuple[str, str, str, str]:
+        """A pointer and the offset of each key of the tile from it, then so of values."""
+        part, pages, keys = self.part, self.part.pages, self.schedule.keys
+        if pages is None:
+            self.lines("number64 = tl.cast(number, tl.int64)")
+            found = []
+            for name, stride in (("keys", part.k.strides[-1]), ("values", part.v.strides[-1])):
+                high = self.facts.bounds(stride)[1]
+                slot = "slots" if high is not None and high * keys < 2**31 else "slots.to(tl.int64)"
+                found += [
+                    f"{name} + number64 * {self.text(stride * keys)}",
+                    f"{slot} * {self.text(stride)}",
+                ]
+            return tuple(found)
+        mask = ", mask=key < num_keys, other=0" if is_partial else ""
+        if pages.size % keys == 0:  # the tile lies in one page
+            page = f"tl.load(pages + number * {keys} // {pages.size}).to(tl.int64)"
+        else:
+            page = f"tl.load(pages + key // {pages.size}{mask}).to(tl.int64)"
         self.lines(f"""
-part = (split.to(tl.int64) * {self.text(part.tokens)} + token64) * {part.num_heads} + query_head
-tl.store(p{self.own + 1} + part, top * {LN_2!r}, mask=in_rows)
-tl.store(p{self.own + 2} + part, mass, mask=in_rows)
-part = part * {part.value_dim}
+page = {page}
+row = page * {part.num_kv_heads * pages.size} + key % {pages.size}""")
+        return "keys", f"row * {part.head_dim}", "values", f"row * {part.value_dim}"
+
+    def score(self, is_partial: bool) -> None:
+        """Cap and mask the scores, and scale them where that is not folded into the exponential."""
+        part = self.part
+        if part.softcap is not None:
+            self.lines(f"scores = tanh(scores * {part.scale / part.softcap!r})")
+        if not self.is_folded:
+            self.lines(f"scores = scores * {self.factor!r}")
+        seen = []
+        if is_partial and part.is_causal:
+            seen.append("(key[None, :] <= position[:, None])")
+        elif is_partial:
+            seen.append("(key < num_keys)[None, :]")
+        if is_partial and part.window is not None:
+            seen.append(f"(key[None, :] > position[:, None] - {part.window})")
+        if part.mask is not None:
+            (keys,) = self.terms(("key.to(tl.int64)", part.mask.strides[-1])) or ["key * 0"]
+            inside = "in_rows[:, None]" + (" & (key < num_keys)[None, :]" if is_partial else "")
+            self.lines(f"""
+mask_place = mask_first + mask_at[:, None] + ({keys})[None, :]
+mask = tl.load(mask_place, mask={inside}, other=0)""")
+            if self.adds_mask:
+                self.lines("scores += mask.to(tl.float32)")
+            else:
+                seen.append("(mask != 0)")
+        if seen:
+            self.lines(f"""
+scores = tl.where({" & ".join(seen)}, scores, float("-inf"))""")
+
+    def store(self) -> None:
+        part, width = self.part, self.part.value_dim
+        batch = [(f"batch{i}", s) for i, s in enumerate(part.out.strides[: self.num_batch])]
+        self.lines(f"""
 out_mask = in_rows[:, None] & in_v_dims[None, :]
+out_at = {" + ".join([self.row_offsets(part.out), *self.terms(*batch)])}""")
+        if self.schedule.splits == 1:
+            out = value_type(self.kernel.params[part.out.param].type.dtype)
+            self.lines(f"""
+acc = (acc / tl.where(mass == 0.0, 1.0, mass)[:, None]).to({out})
+tl.store(p{part.out.param} + out_at[:, None] + v_dims[None, :], acc, mask=out_mask)""")
+            return
+        largest = f" * {LN_2!r}" if self.is_folded else ""
+        self.lines(f"""
+part = split.to(tl.int64) * {self.text(part.rows)} + out_at // {width}
+tl.store(p{self.own + 1} + part, top{largest}, mask=in_rows)
+tl.store(p{self.own + 2} + part, mass, mask=in_rows)
+part = part * {width}
 tl.store(p{self.own} + part[:, None] + v_dims[None, :], acc, mask=out_mask)""")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from ...ir.dim import Dim, symbol
 from ...ir.target import Target
 from ...ir.types import f8e4m3, f8e5m2
-from ..loops import Contract, LoopKernel, PagedAttention, Sample
+from ..loops import Contract, LoopKernel, Sample
+from ..templates.attention import Attention
 from .float8 import FLOAT8
 from .names import pointer_type
 from .scalars import CHECKS, prelude
@@ -191,7 +192,7 @@ def finish(
         num_stages,
         context.pdl,
         # sums of products want it; a difference that the module computes means what it says
-        isinstance(kernel.parts[0], Contract | PagedAttention | Sample),
+        isinstance(kernel.parts[0], Contract | Attention | Sample),
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ir.dim import Dim, product
-from ..loops import Contract, LoopKernel, PagedAttention, Part, Pointwise, Reduce, Sample
-from ..templates.attention import AttentionSchedule
+from ..loops import Contract, LoopKernel, Part, Pointwise, Reduce, Sample
+from ..templates.attention import Attention, AttentionSchedule
 from ..templates.contract_schedules import DotSchedule, GemvSchedule
 from ..templates.pointwise import PointwiseSchedule
 from ..templates.reduce import ReduceSchedule
@@ -70,7 +70,7 @@ PRINTERS: dict[type[Part], Printer] = {
         lambda part: [part.m.extent],
         overlaps,
     ),
-    PagedAttention: Printer(
+    Attention: Printer(
         (AttentionSchedule,), emit_attention, attention_pieces, lambda part: [part.tokens]
     ),
     Sample: Printer((SampleSplit, SampleJoin), emit_sample, sample_pieces),

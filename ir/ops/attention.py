@@ -3,10 +3,21 @@
 import numpy as np
 
 from ..op import broadcast_shapes, op
-from ..types import bool_, i32
+from ..types import bf16, bool_, f16, f32, i32
+
+STORED = (f32, bf16, f16)  # what kernels take; they compute in f32
+WIDEST = 256  # head size
 
 
-@op(kind="attention", is_whole=False)
+def _refusal(*sides) -> str | None:
+    if any(x.dtype not in STORED for x in sides):
+        return f"it computes in f32 what is stored in {', '.join(map(str, STORED))}"
+    if any(not isinstance(x.shape[-1], int) or not 0 < x.shape[-1] <= WIDEST for x in sides):
+        return f"head sizes must be known, and at most {WIDEST}"
+    return None
+
+
+@op(kind="attention", strided=("q", "k", "v", "mask"))
 def attention(
     q,
     k,
@@ -43,6 +54,11 @@ def attention(
         if mask.dtype not in (bool_, q.dtype):
             raise TypeError(f"mask is {mask}: must be bool or {q.dtype}")
     return q.with_shape((*q.shape[:-1], v.shape[-1]))
+
+
+@attention.set_refusal
+def _(q, k, v, mask=None, **attrs):
+    return _refusal(q, k, v)
 
 
 @attention.set_reference
@@ -163,7 +179,7 @@ def _(pool, x, slots):
     return pool
 
 
-@op(kind="attention")
+@op(kind="attention", strided=("q",))
 def paged_attention(
     q,
     k_pool,
@@ -209,6 +225,11 @@ def paged_attention(
 def _(q, *others, scale, window, softcap):
     """Each token meets the cached ones of its own sequence, of which none is an operand's axis."""
     return ((0, 1, "it sums over"), *(("it looks up pages along",) * x.rank for x in others))
+
+
+@paged_attention.set_refusal
+def _(q, k_pool, v_pool, *metadata, **attrs):
+    return _refusal(q, k_pool, v_pool)
 
 
 @paged_attention.set_reference

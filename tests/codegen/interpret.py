@@ -14,7 +14,6 @@ from tilewright.codegen.loops import (
     Index,
     Load,
     LoopKernel,
-    PagedAttention,
     Pointwise,
     Reduce,
     Reduction,
@@ -24,6 +23,7 @@ from tilewright.codegen.loops import (
     Store,
 )
 from tilewright.codegen.templates import scatter
+from tilewright.codegen.templates.attention import Attention, View
 from tilewright.codegen.templates.scan import RESULT, Scan
 from tilewright.codegen.templates.scatter import Scatter
 from tilewright.ir.combine import reduced, scanned
@@ -206,26 +206,38 @@ class _Run:
             value = value.astype(reduction.running.numpy)
         return reduced(reduction.combine, value, (-1,), reduction.value.dtype)[0][..., None]
 
-    def pagedattention(self, part: PagedAttention) -> None:
-        tokens, seqs = int(self.index(part.tokens)), int(self.index(part.sequences))
-        t, h, d = np.ogrid[:tokens, : part.num_heads, : part.head_dim]
-        at = self.index(part.q_offset) + t * part.q_token_stride + h * part.q_head_stride + d
+    def places(self, view: View, *extents) -> np.ndarray:
+        """Where the elements of a view are in its buffer; the last axis lies side by side."""
+        shape = [int(self.index(d)) for d in extents]
+        strides = [*(self.index(s) for s in view.strides), 1][: len(shape)]
+        at = np.ogrid[tuple(slice(n) for n in shape)]
+        return self.index(view.offset) + sum(i * s for i, s in zip(at, strides, strict=True))
+
+    def attention(self, part: Attention) -> None:
+        heads = *part.batch, part.num_heads, part.queries
+        q = self.buffers[part.q.param][self.places(part.q, *heads, part.head_dim)]
+        out = self.places(part.out, *heads, part.value_dim)
+        attrs = {"scale": part.scale, "window": part.window, "softcap": part.softcap}
+        if part.pages is None:
+            operands = [q]
+            for view, size in ((part.k, part.head_dim), (part.v, part.value_dim)):
+                at = self.places(view, *part.batch, part.num_kv_heads, part.keys, size)
+                operands.append(self.buffers[view.param][at])
+            if part.mask is not None:
+                mask = self.buffers[part.mask.param][self.places(part.mask, *heads, part.keys)]
+                operands.append(mask)
+            attrs["is_causal"] = part.is_causal
+            self.buffers[part.out.param][out] = OPS["attention"].reference(*operands, **attrs)
+            return
+        pages, seqs = part.pages, int(self.index(part.pages.sequences))
         k, v = (
-            self.buffers[number].reshape(-1, part.num_kv_heads, part.page_size, size)
-            for number, size in ((part.k, part.head_dim), (part.v, part.value_dim))
+            self.buffers[view.param].reshape(-1, part.num_kv_heads, pages.size, size)
+            for view, size in ((part.k, part.head_dim), (part.v, part.value_dim))
         )
-        out = OPS["paged_attention"].reference(
-            self.buffers[part.q][at],
-            k,
-            v,
-            self.buffers[part.page_table].reshape(seqs, -1),
-            self.buffers[part.query_starts],
-            self.buffers[part.context_lens],
-            scale=part.scale,
-            window=part.window,
-            softcap=part.softcap,
-        )
-        self.buffers[part.out][:] = out.reshape(-1)
+        meta = [self.buffers[n] for n in (pages.table, pages.query_starts, pages.context_lens)]
+        meta[0] = meta[0].reshape(seqs, -1)
+        found = OPS["paged_attention"].reference(q.swapaxes(0, 1), k, v, *meta, **attrs)
+        self.buffers[part.out.param][out] = found.swapaxes(0, 1)
 
     def sample(self, part: Sample) -> None:
         names = ("logits", "temperature", "top_k", "top_p", "seed", "step")

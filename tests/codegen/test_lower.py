@@ -218,4 +218,4 @@ def test_paged_attention_reads_a_slice_of_a_wider_tensor():
     }
     sizes = {"t": 8, "n": 2, "pages": 6, "width": 3, "n + 1": 3}
     kernel = check(b, [out], sizes, arrays)
-    assert kernel.parts[0].q_token_stride == 32
+    assert kernel.parts[0].q.strides == (8, 32)

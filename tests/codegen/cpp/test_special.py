@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tilewright.codegen.loops import LoopKernel, PagedAttention, Param, Sample
+from tilewright.codegen.loops import LoopKernel, Param, Sample
+from tilewright.codegen.templates.attention import Attention, Pages, View
 from tilewright.ir.dim import symbol
 from tilewright.ir.types import TensorType, bf16, f16, f32, i32, i64
 
@@ -24,9 +25,10 @@ def attention(H, G, D, W, dtype=f32, q_dtype=f32, **options) -> LoopKernel:
         Param(TensorType((B,), i32), False),
         Param(TensorType((T, H, Dv), q_dtype), True),
     )
-    part = PagedAttention(
-        0, 1, 2, 3, 4, 5, 6, T, B, WIDTH, H, G, D, Dv, W, D**-0.5, options.get("window"),
-        options.get("softcap"), 0, H * D, D,
+    k, v = (View(n, 0, (G * W * size, W * size, size)) for n, size in ((1, D), (2, Dv)))
+    part = Attention(
+        View(0, 0, (D, H * D)), k, v, View(6, 0, (Dv, H * Dv)), None, Pages(3, 4, 5, B, WIDTH, W),
+        (), T, 0, H, G, D, Dv, D**-0.5, True, options.get("window"), options.get("softcap"),
     )  # fmt: skip
     return LoopKernel(params, (part,), ("seqs", "t", "width"), "attention")
 
@@ -54,12 +56,13 @@ BATCHES = {
 
 @pytest.fixture(scope="module")
 def library():
-    return Library({**KERNELS, "sample": sampler(301)})
+    dense = {f"dense_{n}": samples.dense_attention(**g).kernel for n, g in samples.DENSE.items()}
+    return Library({**KERNELS, **dense, "sample": sampler(301)})
 
 
 def make_batch(rng, kernel, lengths, contexts, padding=3, scale=1.0):
     (part,) = kernel.parts
-    W, G, D, Dv = part.page_size, part.num_kv_heads, part.head_dim, part.value_dim
+    W, G, D, Dv = part.pages.size, part.num_kv_heads, part.head_dim, part.value_dim
     width = -(-max(contexts) // W) + 1
     counts = [-(-c // W) for c in contexts]
     ids = rng.permutation(sum(counts) + 2).astype(np.int32)
@@ -150,6 +153,18 @@ def test_a_nan_query_spoils_only_itself(library, rng):
     library.run("plain", [*arrays, out], sizes_of(arrays))
     assert np.isnan(out[2, 1]).all()
     assert np.isfinite(np.delete(out.reshape(24, -1), 13, 0)).all()
+
+
+# ---- dense ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", samples.DENSE)
+def test_dense_against_the_reference(library, name):
+    for size in [*samples.DENSE_SIZES, (300, 280), (3, 900)]:
+        case = samples.dense_attention(*size, **samples.DENSE[name])
+        read = [a for a, p in zip(case.arrays, case.kernel.params) if not p.is_written]
+        tolerance = {"bf16": 8e-3, "f16": 1e-3}.get(name, 2e-5)
+        library.check(f"dense_{name}", read, case.sizes, rtol=tolerance, atol=tolerance)
 
 
 # ---- sampling ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.encoding import ROWS
-from tilewright.ir.types import bf16, bool_, f32, i32, i64
+from tilewright.ir.types import bf16, bool_, f16, f32, i32, i64
 
 from .harness import Case
 
@@ -188,6 +188,55 @@ def attention(
     }
     sizes = {"t": sum(lengths), "seqs": len(lengths), "pages": sum(needed), "width": max(needed)}
     return make(b, [out], sizes, arrays)
+
+
+# what dense attention may be asked for: arguments of `dense_attention`
+DENSE = {
+    "causal": {},
+    "everything": {"is_causal": False, "batch": ()},
+    "window": {"window": 3, "batch": (2, 3)},
+    "window_alone": {"window": 2, "is_causal": False},
+    "softcap": {"softcap": 2.0, "mask": (("s", 1), bool_)},
+    "keys_masked": {"mask": ((2, 1, 1, "t"), bool_), "is_causal": False},
+    "bias": {"mask": ((4, "s", "t"), f32)},
+    "bias_of_keys": {"mask": (("t",), f32), "softcap": 3.0, "is_causal": False, "window": 4},
+    "odd_heads": {"heads": 6, "groups": 2, "size": 20, "v_size": 35},
+    "one_head": {"heads": 1, "groups": 1, "size": 33, "v_size": 4, "batch": (1,)},
+    "turned": {"scale": -0.5, "is_causal": False},
+    "bf16": {"dtype": bf16, "mask": (("s", "t"), bf16)},
+    "f16": {"dtype": f16, "size": 64},
+}
+# queries and keys: one, odd, more queries than keys, none
+DENSE_SIZES = [(1, 1), (5, 9), (37, 70), (9, 5), (1, 300), (0, 4), (4, 0)]
+
+
+def dense_attention(
+    s=5, t=9, *, dtype=f32, batch=(2,), heads=4, groups=2, size=8, v_size=None, mask=None, **attrs
+) -> Case:
+    """q, k and v are slices and transposes of buffers; `mask` is its shape and dtype."""
+    b = Builder()
+    queries, keys = b.dim("s", 0, 4096), b.dim("t", 0, 4096)
+    rank, v_size = len(batch), v_size or size
+
+    def view(name, length, count, width):
+        wide = b.input(name, (*batch, length, count * width + 8), dtype)
+        part = b.slice(wide, axis=-1, start=8, stop=8 + count * width)
+        part = b.reshape(part, shape=(*batch, length, count, width))
+        return b.transpose(part, perm=(*range(rank), rank + 1, rank, rank + 2))
+
+    operands = [
+        view("q", queries, heads, size),
+        view("k", keys, groups, size),
+        view("v", keys, groups, v_size),
+    ]
+    if mask is not None:
+        shape, kind = mask
+        known = {"s": queries, "t": keys}
+        operands.append(b.input("mask", tuple(known.get(d, d) for d in shape), kind))
+    out = b.attention(*operands, **{"scale": 0.3, "is_causal": True, **attrs})
+    out = b.transpose(out, perm=(*range(rank), rank + 1, rank, rank + 2))
+    out = b.reshape(out, shape=(*batch, queries, heads * v_size))
+    return make(b, [out], {"s": s, "t": t})
 
 
 def sample(vocab=300) -> Case:

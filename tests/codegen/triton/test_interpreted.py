@@ -150,6 +150,17 @@ def test_attention_variants(runner, schedule):
     check(runner, samples.attention(*batch, dtype=bf16), schedule, 8e-3)
 
 
+@pytest.mark.parametrize("name", samples.DENSE)
+def test_dense_attention(runner, name):
+    given = samples.DENSE[name]
+    tolerance = {"bf16": 8e-3, "f16": 1e-3}.get(name, 1e-5)
+    for number, size in enumerate(samples.DENSE_SIZES):
+        schedule = AttentionSchedule(4, 16) if number % 2 else AttentionSchedule(16, 32)
+        check(runner, samples.dense_attention(*size, **given), schedule, tolerance)
+    case = samples.dense_attention(3, 70, **given)
+    check(runner, case, AttentionSchedule(2, 16, 3), tolerance)
+
+
 def test_sample(runner):
     check(runner, samples.sample(), SampleSchedule(64, 128, 1))
 
