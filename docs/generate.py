@@ -24,6 +24,7 @@ KINDS = {
     "scan": "a running reduction",
     "gather": "an index decides which element is read",
     "scatter": "an index decides which element is written",
+    "sort": "puts the elements of an axis in order",
     "contract": "sums of products",
     "attention": "a composite around two contractions",
     "composite": "taken apart by `decompose` unless a kernel exists for it as a whole",

@@ -25,6 +25,7 @@ REQUIRED = inspect.Parameter.empty
 #   source       no tensor operand (iota, full)
 #   reduce       collapses axes;  scan  a running reduction
 #   gather       an index decides which element is read;  scatter  which is written
+#   sort         puts the elements of an axis in order
 #   contract     sums of products;  attention  a composite around two contractions
 #   composite    must be decomposed before code is generated
 #   state        consumes a state and returns its new value
@@ -32,8 +33,8 @@ REQUIRED = inspect.Parameter.empty
 #   region       owns sub-graphs, and decides which of them runs and how often
 #   call         a function outside generated code; its results' sizes may depend on data
 KINDS = frozenset(
-    "elementwise view source reduce scan gather scatter contract attention composite state sample"
-    " region call".split()
+    "elementwise view source reduce scan gather scatter sort contract attention composite state"
+    " sample region call".split()
 )
 
 

@@ -14,12 +14,14 @@ from .reduce import ReduceTemplate
 from .sample import SampleTemplate
 from .scan import ScanTemplate
 from .scatter import ScatterTemplate
+from .sort import SortTemplate
 from .template import Bucket, Template
 
 TEMPLATES: tuple[Template, ...] = (
     ContractTemplate(),
     ScanTemplate(),
     ScatterTemplate(),
+    SortTemplate(),
     ReduceTemplate(),
     AttentionTemplate(),
     SampleTemplate(),

@@ -19,7 +19,7 @@ from .pool import compile_all
 from .printers import PRINTERS
 
 # Where a launch stands in its group: before the main one (""), or after it.
-_ORDER = ("_x", "", "_sum", "_join")
+_ORDER = ("_x", *(f"_m{number}" for number in range(32)), "", "_sum", "_join")
 _MAIN = ("_k", "_split")  # suffixes of launches that are the main one under another name
 
 

@@ -67,7 +67,7 @@ class Place(Fold):
     """Where the largest or smallest lies: the first index whose key is the largest."""
 
     def whole(self, tile: str, at: str) -> str:
-        key = self.body.name(_key(tile, self.dtype, self.word))
+        key = self.body.name(order_key(tile, self.dtype, self.word))
         return self._first(key, f"{at} + tl.zeros({self.shape}, tl.int32)")
 
     def begin(self) -> None:
@@ -77,7 +77,7 @@ class Place(Fold):
 
     def add(self, tile: str, at: str, axis: frozenset[str]) -> None:
         body, acc = self.body, self.acc
-        key = body.name(f"({_key(tile, self.dtype, self.word)}).to(tl.int64)", axis)
+        key = body.name(f"({order_key(tile, self.dtype, self.word)}).to(tl.int64)", axis)
         better = body.fresh("better")
         body.line(f"{better} = {key} > {acc}")
         body.line(f"{acc} = tl.where({better}, {key}, {acc})")
@@ -187,7 +187,7 @@ def combine_function(kernel: LoopKernel, combine: Combine, dtype: DType, name: s
     return "\n" + "\n".join(lines) + "\n\n"
 
 
-def _key(text: str, dtype: DType, word: str) -> str:
+def order_key(text: str, dtype: DType, word: str) -> str:
     """An integer that orders as the float does, with NaN above all; -0 equals 0.
 
     For the smallest the order is turned round and NaN stays above all.

@@ -12,6 +12,7 @@ from ..templates.pointwise import PointwiseSchedule
 from ..templates.reduce import ReduceSchedule
 from ..templates.scan import Scan, ScanSchedule
 from ..templates.scatter import Scatter, ScatterSchedule
+from ..templates.sort import Sort
 from ..templates.template import Schedule
 from .attention import attention_pieces, emit_attention
 from .body import Context, Emitted
@@ -22,6 +23,7 @@ from .rewrite import Piece
 from .sample import SampleJoin, SampleSplit, emit_sample, sample_pieces
 from .scan import emit_scan, scan_pieces
 from .scatter import emit_scatter
+from .sort import SortMerge, SortTile, emit_sort, sort_pieces
 
 Pieces = tuple[Sequence[Piece], Sequence[Schedule]]  # the launches of a kernel, in order
 
@@ -63,6 +65,7 @@ PRINTERS: dict[type[Part], Printer] = {
         lambda part: [product(a.extent for a in part.rows)],
     ),
     Scatter: Printer((ScatterSchedule,), emit_scatter),
+    Sort: Printer((SortTile, SortMerge), emit_sort, sort_pieces),
     Contract: Printer(
         (GemvSchedule, DotSchedule),
         emit_contract,

@@ -12,6 +12,7 @@ from . import (
     reduce,
     scan,
     scatter,
+    sort,
     source,
     symbolic,
     view,

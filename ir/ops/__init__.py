@@ -10,6 +10,7 @@ from . import (
     reduce,
     sampling,
     scatter,
+    sort,
     source,
     view,
 )

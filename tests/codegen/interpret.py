@@ -26,6 +26,7 @@ from tilewright.codegen.templates import scatter
 from tilewright.codegen.templates.attention import Attention, View
 from tilewright.codegen.templates.scan import RESULT, Scan
 from tilewright.codegen.templates.scatter import Scatter
+from tilewright.codegen.templates.sort import Sort
 from tilewright.ir.combine import reduced, scanned
 from tilewright.ir.dim import compile_dims, symbols_of
 from tilewright.ir.op import OPS
@@ -183,6 +184,17 @@ class _Run:
         self.refs[scatter.RESULT] = result
         for store in part.stores:
             self.store(store, shape)
+
+    def sort(self, part: Sort) -> None:
+        axes = (*part.rows, part.axis)
+        self.grid(axes)
+        values = np.broadcast_to(self.element(part.value), self.shape(axes))
+        (keep,) = self.shape((part.rank,))
+        _, places = OPS["sort"].reference(values, axis=-1, descending=part.is_descending)
+        self.grid((*part.rows, part.rank))
+        self.env[part.axis.name] = places[..., :keep]
+        for store in part.stores:
+            self.store(store, self.shape((*part.rows, part.rank)))
 
     def contract(self, part: Contract) -> None:
         batch, b = part.batch, len(part.batch)

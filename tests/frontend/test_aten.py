@@ -1,7 +1,5 @@
 """Each family of ATen operations: imported with symbolic sizes, evaluated, compared with torch."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,8 @@ from tilewright.frontend.importer import HANDLERS
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.verify import verify
+
+from .aten_places import PLACES
 
 SIZES = (1, 2, 5)  # of the symbolic axis; 5 is traced
 
@@ -47,28 +47,9 @@ def generate(kind: str, n: int) -> torch.Tensor:
     return 2 * torch.randn((n, 6), generator=rng, dtype=torch.float64)
 
 
-def _quiet(function, *args):
-    """A call that torch warns of: it may change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function(*args)
-
-
-def _written(x, i, m):
-    """Assignments through indices and masks."""
-    y, z, w, v = x.clone(), x.clone(), i.clone(), x.clone()
-    y[:, i[0, :2]] = 4.0
-    z[m] = -1.0
-    w[0, -1] = 9
-    v[:, 1] = x[:, 0]
-    flat = x.reshape(-1, 2, 3).clone()
-    flat[i[0, :1] * 0, :, i[0, :2] % 3] = x[0, :1]
-    places = (i[:1, :4] * 0, i[:1, :4])
-    return y, z, w, v, flat, x.index_put(places, x[0, :4], accumulate=True)
-
-
 # torch function, kinds of arguments; the symbolic axis is the one of size n in `generate`
 CASES = {
+    **PLACES,
     # arithmetic
     "add": (lambda x, y: torch.add(x, y, alpha=3), "x x"),
     "add_numbers": (lambda x, i: x + 1 + i + 2.5, "x i"),
@@ -136,58 +117,6 @@ CASES = {
     "arg": (lambda x: (x.argmax(1), x.argmin(0), x.argmax(), x.argmax(1, keepdim=True)), "x"),
     "any_all": (lambda m, i: (m.any(), m.any(1), m.all(0), i.all(1), m.all()), "m i"),
     "prod": (lambda x: (x.prod(1), x.prod()), "x"),
-    "cumsum": (lambda x, i: (x.cumsum(0), i.cumsum(1)), "x i"),
-    "scatter": (
-        lambda x, i: (
-            x.scatter(1, i, 2.5),
-            torch.scatter(x, 1, i[:, :1], x),
-            i.scatter(0, i[:1] * 0, i),
-        ),
-        "x i",
-    ),
-    "scatter_add": (
-        lambda x, i: (
-            x.scatter_add(1, i, x),
-            i.scatter_add(1, i, i),
-            _quiet(lambda: x.scatter(1, i, x, reduce="multiply")),
-        ),
-        "x i",
-    ),
-    "scatter_reduce": (
-        lambda x, i: tuple(
-            v.scatter_reduce(1, i, v, reduce, include_self=s)
-            for v in (x, i)
-            for reduce in ("sum", "prod", "mean", "amax", "amin")
-            for s in (True, False)
-        ),
-        "x i",
-    ),
-    "index_add": (
-        lambda x, i: (x.index_add(1, i[0], x, alpha=2), x[:4].index_copy(1, i[0, :1], x[:4, 2:3])),
-        "x i",
-    ),
-    "index_reduce": (
-        lambda x, i: tuple(
-            _quiet(lambda: v.index_reduce(1, i[0], v, reduce, include_self=s))  # noqa: B023
-            for v in (x, i)
-            for reduce in ("prod", "mean", "amax")
-            for s in (True, False)
-        ),
-        "x i",
-    ),
-    "index_fill": (
-        lambda x, i: (x.index_fill(1, i[0] - 6, 3.0), i.index_fill(0, i[0, :1] * 0, 7)),
-        "x i",
-    ),
-    "index_put": (lambda x, i, m: _written(x, i, m), "x i m"),
-    "histc": (
-        lambda x: (torch.histc(x, 7, -1, 2.5), torch.histc(x, 4), torch.histc(x * 0, 3)),
-        "x",
-    ),
-    "cumprod": (lambda x, i: (x.cumprod(1), i.cumprod(0), i.cumprod(1, dtype=torch.int32)), "x i"),
-    "cummax": (lambda x, i: (*x.cummax(0), *i.cummax(-1)), "x i"),
-    "cummin": (lambda i, m: (*i.cummin(1), *m.cummin(0)), "i m"),
-    "logcumsumexp": (lambda x: (x.logcumsumexp(0), (50 * x).logcumsumexp(1)), "x"),
     "softmax": (lambda x: (x.softmax(-1), x.softmax(0), x.log_softmax(1)), "x"),
     "softmax_dtype": (lambda x: torch.softmax(x.float(), -1, dtype=torch.float64), "x"),
     "logsumexp": (lambda x: (x.logsumexp(1), x.logsumexp((0, 1), keepdim=True)), "x"),

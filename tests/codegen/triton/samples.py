@@ -391,3 +391,16 @@ def scatter_elements(combine="add", shape=(3, 5, 4), index=(2, 7, 4), axis=1, dt
         for n, s, d in zip(("x", "where", "given"), (shape, index, index), (dtype, i64, dtype))
     )
     return make(b, [b.scatter_elements(x, where, given, axis=axis, combine=combine)], {})
+
+
+def sort(shape=(3, 21), axis=1, descending=False, keep=None, dtype=f32) -> Case:
+    """What is put in order is computed in the kernel, and so is what follows; many are equal."""
+    b = Builder()
+    x = b.input("x", shape, dtype)
+    y = b.add(x, x) if dtype != bool_ else b.not_(x)
+    if keep is None:
+        values, places = b.sort(y, axis=axis, descending=descending)
+    else:
+        values, places = b.topk(y, k=keep, axis=axis, largest=descending)
+    data = np.random.default_rng(1).integers(0, 6, shape) / 2
+    return make(b, [b.neg(values) if dtype != bool_ else values, places], {}, {"x": data})

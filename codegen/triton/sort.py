@@ -1,0 +1,258 @@
+"""Sort: tiles put in order by counting, then merged two by two, a launch each.
+
+How many elements of its tile come before an element is its rank. To merge, it finds by bisection
+how many of the other run come before it. Nothing depends on which program is first. Of each run
+only as many are kept as are wanted of the row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ...ir.dim import Dim, Symbol, ceildiv, maximum, minimum, product, symbol
+from ...ir.types import DType, TensorType, bool_, i32, i64
+from ..elements import index_facts
+from ..loops import LoopKernel, Param
+from ..templates.sort import Sort, SortSchedule
+from ..templates.template import Schedule
+from .body import Body, Context, Emitted, finish
+from .combine import order_key
+from .elements import AxisVar, Env
+from .names import value_type
+from .pointwise import split_index
+from .rewrite import Piece
+
+AT_ONCE = 16  # elements that each of a tile is compared with at once
+LANES, OTHERS = frozenset([0]), frozenset([1])  # dims of a tile while it is put in order
+_SIZES = ("_n", "_span", "_in", "_out", "_row_in", "_row_out", "_steps")  # arguments of a merge
+
+
+@dataclass(frozen=True)
+class SortTile(Schedule):
+    """The launch that puts tiles in order."""
+
+    tile: int
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class SortMerge(Schedule):
+    """A launch that merges runs of tile * 2^number elements."""
+
+    domain: ClassVar = {}
+
+    tile: int
+    number: int
+    is_last: bool
+
+
+def key_dtype(part: Sort) -> DType:
+    """What elements are compared as."""
+    return i64 if part.value.dtype.bits == 64 else i32
+
+
+def run(part: Sort, tile: int, number: int) -> tuple[Dim, Dim]:
+    """Room of a run after `number` merges, and of a row of runs."""
+    room = minimum(tile << number, part.rank.extent)
+    return room, ceildiv(part.axis.extent, tile << number) * room
+
+
+def room_of_runs(part: Sort, schedule: SortSchedule) -> Dim:
+    """Elements of a row of runs at most: before every merge there is more than one."""
+    if not isinstance(part.axis.extent, int):
+        return 2 * part.axis.extent  # for any number of merges, so that schedules share the room
+    rows = [run(part, schedule.tile, number)[1] for number in range(schedule.passes)]
+    longest: Dim = 0
+    for row in rows:
+        longest = maximum(longest, row)
+    return longest
+
+
+def sort_pieces(
+    kernel: LoopKernel, schedule: SortSchedule
+) -> tuple[list[Piece], Sequence[Schedule]]:
+    """A launch over tiles, and one a merge; the last one stores."""
+    pieces, schedules = ordered_pieces(kernel, schedule)
+    pieces[-1] = replace(pieces[-1], suffix="")
+    return pieces, schedules
+
+
+def ordered_pieces(
+    kernel: LoopKernel, schedule: SortSchedule, own: Sequence[str] = ()
+) -> tuple[list[Piece], list[Schedule]]:
+    """The launches, named in their order; `own` names parameters that are workspaces already."""
+    (part,) = kernel.parts
+    assert isinstance(part, Sort)
+    tile, passes = schedule.tile, schedule.passes
+    shape = (product(a.extent for a in part.rows), room_of_runs(part, schedule))
+    pairs = [
+        {f"keys{i}": TensorType(shape, key_dtype(part)), f"places{i}": TensorType(shape, i32)}
+        for i in range(2)
+    ]
+
+    def piece(given: dict[str, TensorType], suffix: str) -> Piece:
+        params = tuple(Param(type, True) for type in given.values())
+        made = replace(kernel, params=(*kernel.params, *params))
+        return Piece(made, (*own, *given), suffix)
+
+    pieces = [piece(pairs[0] if passes else {}, "_x")]
+    schedules: list[Schedule] = [SortTile(tile, not passes)]
+    for number in range(passes):
+        is_last = number == passes - 1
+        source, target = pairs[number % 2], pairs[1 - number % 2]
+        pieces.append(piece(source if is_last else {**source, **target}, f"_m{number}"))
+        schedules.append(SortMerge(tile, number, is_last))
+    return pieces, schedules
+
+
+def emit_sort(kernel: LoopKernel, schedule: SortTile | SortMerge, context: Context) -> Emitted:
+    """One of the launches."""
+    (part,) = kernel.parts
+    assert isinstance(part, Sort)
+    body = Body(pdl=context.pdl)
+    body.start_dependents()
+    body.wait()
+    if isinstance(schedule, SortTile):
+        programs = _Emitter(kernel, part, body).order_tile(schedule)
+        return finish(kernel, body, context, grid=(programs,), num_warps=_warps(schedule))
+    tile, number = schedule.tile, schedule.number
+    (room, row), (room_out, row_out) = (run(part, tile, k) for k in (number, number + 1))
+    span = tile << number
+    sizes = (part.axis.extent, span, room, room_out, row, row_out, span.bit_length())
+    limits = {name: Symbol(name, 0, 2**31 - 1) for name in _SIZES}
+    wide = replace(kernel, symbols=(*kernel.symbols, *_SIZES), ranges={**kernel.ranges, **limits})
+    _Emitter(wide, part, body).merge(schedule)
+    programs = product(a.extent for a in part.rows) * ceildiv(row, tile)
+    emitted = finish(wide, body, context, grid=(programs,), num_warps=_warps(schedule))
+    return replace(emitted, dims=(*emitted.dims[: len(kernel.symbols)], *sizes))
+
+
+def _warps(schedule: SortTile | SortMerge) -> int:
+    return max(schedule.tile // 128, 1)
+
+
+class _Emitter:
+    def __init__(self, kernel: LoopKernel, part: Sort, body: Body):
+        self.kernel, self.part, self.body = kernel, part, body
+        self.facts = index_facts(kernel, ())
+        self.scalars = Env(body, kernel, (), {}, "", 0)
+        self.spaces = 0  # parameters at the end: keys and places read, then those written
+
+    def space(self, number: int) -> str:
+        """The pointer to one of them."""
+        return f"p{len(self.kernel.params) - self.spaces + number}"
+
+    def rows(self, row: str) -> dict[str, AxisVar]:
+        return split_index(
+            self.body, self.kernel, self.facts, self.part.rows, row, frozenset(), None
+        )
+
+    def env(self, axes: dict[str, AxisVar], shape: str, rank: int) -> Env:
+        extents = (*self.part.rows, self.part.axis, self.part.rank)
+        return Env(self.body, self.kernel, extents, axes, shape, rank)
+
+    def order_tile(self, schedule: SortTile) -> Dim:
+        """-> how many programs."""
+        part, body, tile = self.part, self.body, schedule.tile
+        self.spaces = 2
+        tiles = ceildiv(part.axis.extent, tile)
+        count, extent = (self.scalars.dim(d).text for d in (tiles, part.axis.extent))
+        body.line("pid = tl.program_id(0)")
+        rows = self.rows(body.name(f"pid // {count}", prefix="row"))
+        start = body.name(f"(pid % {count} * {tile}).to(tl.int32)", prefix="start")
+        lane = body.name(f"{start} + tl.arange(0, {tile})[:, None]", prefix="at")
+        inside = body.name(f"{lane} < {extent}", prefix="in")
+        key = self.key(rows, AxisVar(lane, LANES, inside), f"[{tile}, 1]")
+        body.line(f"rank = tl.zeros([{tile}, 1], tl.int32)")
+        step = min(AT_ONCE, tile)
+        axis = frozenset([part.axis.name])
+        with body.block(f"for first in range(0, {tile}, {step}):", axis):
+            other = body.name(f"{start} + first + tl.arange(0, {step})[None, :]", axis, "at")
+            there = body.name(f"{other} < {extent}", axis, "in")
+            its = self.key(rows, AxisVar(other, OTHERS, there), f"[1, {step}]")
+            body.line(f"earlier = ({its} < {key}) | (({its} == {key}) & ({other} < {lane}))")
+            body.line(f"earlier = (earlier & {there}).to(tl.int32)")
+            body.line("rank += tl.sum(earlier, axis=1, keep_dims=True)")
+        room, row = (self.scalars.dim(d).text for d in run(part, tile, 0))
+        body.line(f"kept = {inside} & (rank < {room})")
+        if schedule.is_last:
+            self.stores(rows, lane, "rank", "kept", f"[{tile}, 1]", 2)
+        else:
+            body.line(f"to = (pid // {count}).to(tl.int64) * {row} + pid % {count} * {room} + rank")
+            body.line(f"tl.store({self.space(0)} + to, {key}, mask=kept)")
+            body.line(f"tl.store({self.space(1)} + to, {lane}, mask=kept)")
+        return product(a.extent for a in part.rows) * tiles
+
+    def key(self, rows: dict[str, AxisVar], at: AxisVar, shape: str) -> str:
+        """Elements as integers in the order that is wanted."""
+        part, dtype = self.part, self.part.value.dtype
+        env = self.env({**rows, part.axis.name: at}, shape, 2)
+        value = env.value(part.value)
+        if dtype == bool_:
+            value, dtype = env.to(value, bool_, i32), i32
+        kind = value_type(key_dtype(part))
+        text = f"({order_key(env.whole(value), dtype, 'max')}).to({kind})"
+        flip = "~" if part.is_descending else ""
+        depends = value.axes if at.dims == OTHERS else frozenset()
+        return self.body.name(f"{flip}{text}", depends, "key")
+
+    def merge(self, schedule: SortMerge) -> None:
+        """Where each element of a run comes when the run is merged with its neighbour."""
+        body, tile = self.body, schedule.tile
+        self.spaces = 2 if schedule.is_last else 4
+        extent, span, room, room_out, row_in, row_out, steps = (
+            self.scalars.dim(symbol(name)).text for name in _SIZES
+        )
+        lines = f"""
+tiles = ({row_in} + {tile - 1}) // {tile}
+pid = tl.program_id(0)
+row = pid // tiles
+at = pid % tiles * {tile} + tl.arange(0, {tile})
+run = at // {room}
+inside = at - run * {room}
+length = tl.minimum({extent} - run * {span}, {room})
+mine = (at < {row_in}) & (inside < length)
+base = row.to(tl.int64) * {row_in}
+key = tl.load({self.space(0)} + base + at, mask=mine, other=0)
+place = tl.load({self.space(1)} + base + at, mask=mine, other=0)
+is_later = run % 2 == 1
+other = tl.where(is_later, run - 1, run + 1)
+lo = tl.zeros([{tile}], tl.int32)
+hi = tl.maximum(tl.minimum({extent} - other * {span}, {room}), 0)"""
+        self.lines(lines)
+        with body.block(f"for step in range(0, {steps}):"):
+            self.lines(f"""
+still = mine & (lo < hi)
+middle = (lo + hi) // 2
+its = tl.load({self.space(0)} + base + other * {room} + middle, mask=still, other=0)
+goes = still & ((its < key) | (is_later & (its == key)))
+lo = tl.where(goes, middle + 1, lo)
+hi = tl.where(still & (goes == 0), middle, hi)""")
+        self.lines(f"""
+rank = inside + lo
+kept = mine & (rank < {room_out})""")
+        if schedule.is_last:
+            self.stores(self.rows("row"), "place", "rank", "kept", f"[{tile}]", 1)
+        else:
+            self.lines(f"""
+to = row.to(tl.int64) * {row_out} + run // 2 * {room_out} + rank
+tl.store({self.space(2)} + to, key, mask=kept)
+tl.store({self.space(3)} + to, place, mask=kept)""")
+
+    def stores(
+        self, rows: dict[str, AxisVar], at: str, rank: str, kept: str, shape: str, dims: int
+    ) -> None:
+        """Store what comes at each rank."""
+        axes = {
+            **rows,
+            self.part.axis.name: AxisVar(at, LANES, kept),
+            self.part.rank.name: AxisVar(rank, LANES, kept),
+        }
+        env = self.env(axes, shape, dims)
+        for store in self.part.stores:
+            env.store(store)
+
+    def lines(self, text: str) -> None:
+        for line in text.splitlines():
+            if line.strip():
+                self.body.line(line)

@@ -1,0 +1,78 @@
+"""Sorting, and the elements at a place in that order. All of ours are stable."""
+
+from typing import Any
+
+from ...ir.dim import Dim, floordiv
+from ...ir.graph import Value
+from ..importer import Call, handles
+from .view import part
+
+
+@handles("sort.default", of_numbers=True)
+def _sort(call: Call, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
+    return call.b.sort(x, axis=dim % x.type.rank, descending=descending)
+
+
+@handles("sort.stable", of_numbers=True)
+def _sort_stable(
+    call: Call, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Value, Value]:
+    return _sort(call, x, dim, descending)
+
+
+@handles("argsort.default", of_numbers=True)
+def _argsort(call: Call, x: Value, dim: int = -1, descending: bool = False) -> Value:
+    return _sort(call, x, dim, descending)[1]
+
+
+@handles("argsort.stable", of_numbers=True)
+def _argsort_stable(
+    call: Call, x: Value, *, stable: bool, dim: int = -1, descending: bool = False
+) -> Value:
+    return _sort(call, x, dim, descending)[1]
+
+
+@handles("msort.default", of_numbers=True)
+def _msort(call: Call, x: Value) -> Value:
+    return _sort(call, x, 0)[0]
+
+
+@handles("topk.default", of_numbers=True)
+def _topk(
+    call: Call, x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, Value]:
+    return call.b.topk(x, k=k, axis=dim % x.type.rank, largest=largest)
+
+
+def _at_rank(call: Call, x: Value, rank: Dim, axis: int, keepdim: bool) -> tuple[Value, Value]:
+    """The element of this rank, counted from the smallest, and where it is."""
+    found = call.b.topk(x, k=rank + 1, axis=axis, largest=False)
+    found = tuple(part(call, v, axis, rank, rank + 1) for v in found)
+    if keepdim:
+        return found
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    return tuple(call.reshape(v, shape) for v in found)
+
+
+@handles("kthvalue.default", of_numbers=True)
+def _kthvalue(
+    call: Call, x: Value, k: Dim, dim: int = -1, keepdim: bool = False
+) -> tuple[Value, Value]:
+    return _at_rank(call, x, k - 1, dim % x.type.rank, keepdim)
+
+
+@handles("median.dim", of_numbers=True)
+def _median_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    b, axis = call.b, dim % x.type.rank
+    value, place = _at_rank(call, x, floordiv(x.shape[axis] - 1, 2), axis, keepdim)
+    if not x.dtype.is_float:
+        return value, place
+    top = b.max(x, axes=(axis,), keepdims=keepdim)
+    is_nan = b.isnan(top)  # of the row: its median is one
+    where = b.argmax(x, axis=axis, keepdims=keepdim)
+    return b.where(is_nan, top, value), b.where(is_nan, where, place)
+
+
+@handles("median.default", of_numbers=True)
+def _median(call: Call, x: Value, **_: Any) -> Value:
+    return call.reshape(_median_dim(call, call.reshape(x, (x.type.numel,)), 0)[0], ())
