@@ -69,7 +69,7 @@ def reduced(
     rows = x.transpose(*gone, *kept).reshape(count, *shape)
     if not count:
         rows = np.full((1, *shape), combine.identity_of(dtype), x.dtype)
-    places = _places(rows)
+    places = _places(combine, rows)
     while len(rows) > 1:
         even = len(rows) // 2 * 2
         pair = slice(0, even, 2), slice(1, even, 2)
@@ -86,7 +86,7 @@ def scanned(combine: Combine, x: np.ndarray, axis: int) -> np.ndarray:
     Hillis and Steele, "Data parallel algorithms", 1986.
     """
     rows = np.moveaxis(x, axis, 0)
-    places = _places(rows)
+    places = _places(combine, rows)
     distance = 1
     while distance < len(rows):
         pair = slice(None, -distance), slice(distance, None)
@@ -98,8 +98,12 @@ def scanned(combine: Combine, x: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(places if combine.picks_index else rows, 0, axis)
 
 
-def _places(rows: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(np.arange(len(rows)).reshape(-1, *[1] * (rows.ndim - 1)), rows.shape)
+def _places(combine: Combine, rows: np.ndarray) -> np.ndarray:
+    """Where each element stands, where that is the result; else one number a row will do."""
+    places = np.arange(len(rows))
+    if not combine.picks_index:
+        return places
+    return np.broadcast_to(places.reshape(-1, *[1] * (rows.ndim - 1)), rows.shape)
 
 
 def _combined(
@@ -108,6 +112,8 @@ def _combined(
     """Places and rows after two slices of both are combined."""
     x, y = rows[earlier], rows[later]
     both = np.asarray(evaluate_scalar(combine.tree, {"x": x, "y": y}, {}), rows.dtype)
+    if not combine.picks_index:
+        return places[earlier], both
     is_later = np.where(both != both, (y != y) & (x == x), both != x)
     return np.where(is_later, places[later], places[earlier]), both
 

@@ -119,7 +119,8 @@ def _is_finite(mask: Value) -> bool:
         return all(_is_finite(v) for v in node.operands[1:])
     if node.op.kind == "view" or node.op.name == "cast":
         # bools and integers, as floats, are finite
-        return all(_is_finite(v) or not v.dtype.is_float for v in node.operands)
+        fill = node.attrs[node.op.fills] if node.op.fills else 0
+        return isfinite(fill) and all(_is_finite(v) or not v.dtype.is_float for v in node.operands)
     # HF's masks are a condition as 0 or 1 times the lowest number
     return node.op.name == "mul" and all(_is_finite(v) for v in node.operands)
 
