@@ -31,6 +31,16 @@ class Variant:
     used: int = 0  # when it last ran, by the module's count
 
 
+@dataclass(frozen=True)
+class Missed:
+    """A call that none of `variants` takes; each failure says why, that of the oldest last."""
+
+    arguments: inspect.BoundArguments
+    variants: list[Any]
+    failures: list[TilewrightError]
+    made: int  # how many variants were made for this call before
+
+
 class CallableModule:
     """Runs a module's generated kernels. Threads may share one."""
 
@@ -73,7 +83,7 @@ class CallableModule:
                     return self._run(variant, inputs)
                 except DimError as error:
                     failures.append(error)
-            made += self._make(arguments, variants, failures, made)
+            made += self._make(Missed(arguments, variants, failures, made))
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"{len(self.variants)} programs"
@@ -136,14 +146,8 @@ class CallableModule:
     def _check_inputs(self, inputs: Mapping[str, Any], arguments: inspect.BoundArguments) -> None:
         """Raises for an input that is no plain array."""
 
-    def _make(
-        self,
-        arguments: inspect.BoundArguments,
-        variants: list[Any],
-        failures: list[TilewrightError],
-        made: int,
-    ) -> int:
-        """Make a variant for arguments that none of `variants` takes, or raise. -> how many."""
+    def _make(self, missed: Missed) -> int:
+        """Make a variant for the call, or raise. -> how many were made."""
         raise NotImplementedError
 
     def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:

@@ -41,7 +41,7 @@ from .arguments import (
     is_plain,
     shapes_of,
 )
-from .callable_module import CallableModule, Variant, torch_of
+from .callable_module import CallableModule, Missed, Variant, torch_of
 from .compiler import Compiled, compile_graph
 from .machine import open_device, resolve_target
 from .module_artifact import module_artifact
@@ -133,21 +133,16 @@ class CompiledModule(CallableModule):
             return [output.numpy() for output in outputs]
         return [torch.from_dlpack(output) for output in outputs]
 
-    def _make(
-        self,
-        arguments: inspect.BoundArguments,
-        variants: list[Any],
-        failures: list[TilewrightError],
-        made: int,
-    ) -> int:
-        check_tensors(arguments.arguments)
-        if self._is_exported:
-            raise failures[-1]
+    def _make(self, missed: Missed) -> int:
+        check_tensors(missed.arguments.arguments)
+        # of the oldest: the one for all declared sizes
+        failure = missed.failures[-1] if missed.failures else None
+        if self._is_exported and failure is not None:
+            raise failure
         with self._lock:
-            if self.variants != variants:
+            if self.variants != missed.variants:
                 return 0  # another thread has made one
-            # of the oldest: the one for all declared sizes
-            self._specialize(arguments, made, failures[-1] if failures else None)
+            self._specialize(missed.arguments, missed.made, failure)
             return 1
 
     # ---- making programs -------------------------------------------------------------------

@@ -11,6 +11,7 @@ from ..codegen.group import make_plan
 from ..ir import switches
 from ..ir.errors import PassError
 from ..ir.graph import Graph
+from ..ir.lazy_arrays import LazyArrays
 from ..ir.plan import Plan
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
@@ -19,7 +20,7 @@ from ..ir.target import Target
 from ..ir.text import print_plan
 from ..passes import Pass, Report
 from .counted import counted
-from .prepared import PreparedWeights
+from .packed_weights import packed_weights
 from .watching import dump_program, start_logging
 
 
@@ -28,7 +29,7 @@ class Compiled:
     """A program, its weights (computed when looked up), and how it came about."""
 
     program: Program
-    weights: Mapping[str, np.ndarray]
+    weights: LazyArrays
     report: Report
     plan: Plan  # of the graph after all passes
 
@@ -59,8 +60,7 @@ def compile_graph(
     plan = make_plan(result.graph, result.report)
     program = build(result.graph, target, kv=result.kv, plan=plan, progress=progress)
     dump_program(plan, program)
-    prepared = PreparedWeights(result, weights.__getitem__, program)
-    arrays = counted(prepared, "pack", progress)
+    arrays = counted(packed_weights(result, weights.__getitem__, program), "pack", progress)
     return Compiled(program, arrays, result.report, plan)
 
 

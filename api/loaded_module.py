@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..ir.errors import ArtifactError, DimError, TilewrightError, joined
+from ..ir.errors import ArtifactError, DimError, joined
 from ..ir.progress import Progress, unwatched
 from ..ir.signature import callable_signature
 from ..runtime.artifact import Artifact, load_artifact
 from ..runtime.executable import Executable
-from .callable_module import CallableModule, Variant, torch_of
+from .callable_module import CallableModule, Missed, Variant, torch_of
 from .counted import counted
 from .facts import check_artifact
 from .machine import open_device, resolve_target
@@ -68,17 +68,14 @@ class LoadedModule(CallableModule):
             check_modes()
             check_tensors(arguments.arguments)
 
-    def _make(
-        self,
-        arguments: inspect.BoundArguments,
-        variants: list[Any],
-        failures: list[TilewrightError],
-        made: int,
-    ) -> int:
+    def _make(self, missed: Missed) -> int:
         # a program whose sizes do not fit is nearer than one for other containers
-        nearest = [error for error in failures if isinstance(error, DimError)] or failures
+        nearest = [error for error in missed.failures if isinstance(error, DimError)]
+        nearest = nearest or missed.failures
         different = list({str(error): error for error in nearest}.values())
-        error = joined(different, f"none of the {len(variants)} programs takes these arguments")
+        error = joined(
+            different, f"none of the {len(missed.variants)} programs takes these arguments"
+        )
         raise type(error)(
             error.what,
             where=error.where or self._name,

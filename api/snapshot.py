@@ -10,7 +10,7 @@ from collections.abc import Container
 import torch
 
 from ..frontend.dtypes import FROM_TORCH, to_numpy
-from ..frontend.structural_copy import structural_copy
+from ..frontend.structural_copy import require_weights, structural_copy
 from ..ir.errors import UnsupportedModel
 
 
@@ -21,14 +21,7 @@ class Snapshot:
         copied = structural_copy(module)
         self.module = copied.module
         self._tensors = copied.tensors
-        meta = [name for name, tensor in self._tensors.items() if tensor.is_meta]
-        if meta:
-            raise UnsupportedModel(
-                "the module has no weights",
-                where=type(module).__name__,
-                facts=f"{len(meta)} tensors are on the meta device, the first is {meta[0]}",
-                fix="load its weights first, onto the CPU or a GPU",
-            )
+        require_weights(module, self._tensors.items())
         self._digests = {name: _digest(tensor) for name, tensor in self._tensors.items()}
 
     def check_unchanged(self, states: Container[str], why: str) -> None:

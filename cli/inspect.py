@@ -308,7 +308,7 @@ def gguf_facts(path: Path) -> dict:
 
 def folder_facts(path: Path) -> dict:
     """config.json and the weights of a Hugging Face folder."""
-    from ..frontend.safetensors import read_folder, read_json
+    from ..frontend.shards import read_folder, read_json
 
     config = read_json(path / "config.json")
     kinds: dict[str, dict[str, int]] = {}

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from ..ir.errors import CheckpointError, UnsupportedModel
+from ..ir.lazy_arrays import LazyArray
 from ..ir.types import DType, f32
-from . import gguf, gguf_config, gguf_model, gguf_tokenizer, safetensors, tokenizer
+from . import gguf, gguf_config, gguf_model, gguf_tokenizer, shards, tokenizer
 from .dtypes import FROM_TORCH, TO_TORCH, from_torch
 from .fit import require_all, warn_unused
 from .stored_names import match_weights
-from .weights import LazyArray
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     eos = _ids(config)
     generation = folder / "generation_config.json"
     if generation.is_file():
-        more = _as_ids(safetensors.read_json(generation).get("eos_token_id"), generation)
+        more = _as_ids(shards.read_json(generation).get("eos_token_id"), generation)
         eos = tuple(dict.fromkeys((*more, *eos)))
-    stored = safetensors.read_folder(folder)
+    stored = shards.read_folder(folder)
     _check_layers(config, len(stored), folder)
     own = FROM_TORCH.get(config.dtype) if isinstance(config.dtype, torch.dtype) else None
     wanted = dtype or own or f32
@@ -132,7 +132,7 @@ def _read_config(folder: Path) -> Any:
             if adapter
             else "give the folder that holds config.json and *.safetensors",
         )
-    fields = safetensors.read_json(file)
+    fields = shards.read_json(file)
     text = fields.get("text_config")
     parts = (fields, text) if isinstance(text, Mapping) else (fields,)
     quantization = next(filter(None, (part.get("quantization_config") for part in parts)), None)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..ir.errors import MAX_LISTED, CheckpointError, listed, shown
+from ..ir.lazy_arrays import LazyArray
 from .dtypes import from_torch
-from .weights import LazyArray
 
 _log = logging.getLogger("tilewright.frontend")
 

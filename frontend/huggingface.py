@@ -13,16 +13,17 @@ from ..ir.dim import Dim, symbol
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
 from ..ir.graph import Graph
 from ..ir.layout import NUM_TOKENS, POSITION_IDS
+from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType
 from . import attention_hook
 from .attention_hook import HookDeclined
 from .checkpoint import check_causal_lm, open_checkpoint
 from .dynamic_shapes import Axis
+from .structural_copy import require_weights
 from .tokenizer import TokenizerSource, from_transformers
 from .torch_export import Imported, import_program
 from .trace import export
-from .weights import LazyArray, Weights
 
 _EXAMPLE_TOKENS = 7  # any number but 0 and 1: it only steers torch's hints
 
@@ -56,7 +57,7 @@ class CausalLM:
     """
 
     graph: Graph
-    weights: Weights
+    weights: LazyArrays
     facts: ModelFacts
     tokenizer: TokenizerSource | None
     attention: str
@@ -126,14 +127,7 @@ def _check_module(model: Any) -> Any:
             fix="give a path or a transformers module; other modules go to tilewright.compile",
         )
     check_causal_lm(model.config, type(model).__name__)
-    without = [name for name, parameter in model.named_parameters() if parameter.is_meta]
-    if without:
-        raise UnsupportedModel(
-            "the module has no weights",
-            where=type(model).__name__,
-            facts=f"{len(without)} parameters are on the meta device, the first is {without[0]}",
-            fix="load it with weights: from_pretrained(folder) on the CPU",
-        )
+    require_weights(model, model.named_parameters())
     if model.get_output_embeddings() is None:
         raise UnsupportedModel(
             "not a causal language model",
@@ -264,13 +258,13 @@ def _stateless(graph: Graph, where: str) -> Graph:
     return graph.replace(states=(), updates={})
 
 
-def _stored_weights(imported: Imported, arrays: Mapping[str, LazyArray]) -> Weights:
+def _stored_weights(imported: Imported, arrays: Mapping[str, LazyArray]) -> LazyArrays:
     found = {}
     for weight in imported.graph.weights:
         name = str(weight.name)
         # what a file does not hold is a buffer, and those have their values in the module
         found[name] = arrays[name] if name in arrays else imported.weights.lazy(name)
-    return Weights(found)
+    return LazyArrays(found)
 
 
 def _module_eos(module: Any) -> tuple[int, ...]:

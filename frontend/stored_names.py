@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import CheckpointError
+from ..ir.lazy_arrays import LazyArray
 from .dtypes import from_torch
 from .fit import check_fit, require_all, warn_unused
-from .weights import LazyArray
 
 
 def match_weights(

@@ -9,6 +9,7 @@ import enum
 import functools
 import types
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -147,6 +148,19 @@ class _Plain:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def require_weights(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """UnsupportedModel when some of a module's named tensors have no values."""
+    without = [name for name, tensor in tensors if tensor.is_meta]
+    if without:
+        raise UnsupportedModel(
+            "the module has no weights",
+            where=type(module).__name__,
+            facts=f"{len(without)} tensors are on the meta device, the first is {without[0]}",
+            fix="load its weights first, onto the CPU or a GPU; of a checkpoint by"
+            " from_pretrained(folder)",
+        )
 
 
 def structural_copy(module: torch.nn.Module) -> StructuralCopy:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..ir.errors import CheckpointError
-from .safetensors import read_json
+from .shards import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

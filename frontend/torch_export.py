@@ -13,6 +13,7 @@ from ..ir.dim import Expr, Symbol, symbols_of
 from ..ir.dim import symbol as make_symbol
 from ..ir.errors import DimError, UnsupportedModel, VerifyError
 from ..ir.graph import Graph, Value
+from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.progress import Progress, unwatched
 from ..ir.signature import Constant, Container, Input, Output, Signature, Tree, with_leaves
 from ..ir.verify import verify
@@ -23,7 +24,6 @@ from .dynamic_shapes import Axes, Axis, exported_axis
 from .importer import Importer
 from .symbols import SymbolTable, shape_env_of
 from .trace import export, functionalize, needs_decomposition
-from .weights import LazyArray, Weights
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Imported:
     """A module as a graph: its weights, initial states, and how to call it."""
 
     graph: Graph
-    weights: Weights
-    states: Weights  # what mutated buffers held
+    weights: LazyArrays
+    states: LazyArrays  # what mutated buffers held
     signature: Signature
     notes: tuple[str, ...] = ()  # ranges narrower than asked, and why
 
@@ -127,8 +127,8 @@ class _ProgramImport:
         kept = {w.name for w in builder.weights}
         return Imported(
             _proved(builder.graph(outputs)),
-            Weights({n: a for n, a in self.weights.items() if n in kept}),
-            Weights(self.states),
+            LazyArrays({n: a for n, a in self.weights.items() if n in kept}),
+            LazyArrays(self.states),
             self._signature(arguments, leaves, written),
             tuple(table.notes),
         )

@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .errors import TilewrightError, listed, shown
 from .types import SAFETENSORS, DType
 
@@ -38,6 +40,10 @@ class Entry:
     def count(self) -> int:
         """Number of elements."""
         return self.nbytes // self.dtype.nbytes
+
+    def view(self, data: Any) -> np.ndarray:
+        """The tensor over the file's bytes (or memory map), which are not copied."""
+        return np.frombuffer(data, self.dtype.numpy, self.count, self.begin).reshape(self.shape)
 
     @property
     def is_aligned(self) -> bool:

@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ..ir.errors import ArtifactError, shown
+from ..ir.lazy_arrays import LazyArrays
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..ir.signature import Parameter
 from ..ir.target import get_target
 from .cpu import instruction_sets
 from .program_json import plain
-from .safetensors_file import facts_of, read_safetensors, write_safetensors
 from .signature_json import parameters_from_json
 from .storage import (
     HASH_CHUNK,
@@ -49,6 +49,7 @@ from .storage import (
     open_storage,
 )
 from .stored_program import MODULE, StoredProgram, files_of, module_to_json, read_programs
+from .weight_file import read_weights, write_weights
 
 VERSION = 4  # of this layout; another one is refused
 MAX_JSON_BYTES = 512 << 20
@@ -171,7 +172,7 @@ def open_artifact(
     try:
         module = _object(contents[MODULE], MODULE, path) if MODULE in contents else None
         programs = read_programs(module, parsed, require, text)
-        weights = read_safetensors(require(WEIGHTS), WEIGHTS)
+        weights = read_weights(require(WEIGHTS), WEIGHTS)
         return Artifact(
             programs,
             weights,
@@ -179,7 +180,7 @@ def open_artifact(
             text(TOKENIZER),
             text(CHAT),
             _object(require(FACTS), FACTS, path),
-            read_safetensors(contents[STATES], STATES) if STATES in contents else {},
+            read_weights(contents[STATES], STATES) if STATES in contents else {},
             {n[len(EXTRAS) :]: bytes(c) for n, c in contents.items() if n.startswith(EXTRAS)},
         )
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -355,8 +356,8 @@ class _Files:
         self.table[name] = {"bytes": len(data), "sha256": digest(data)}
 
     def add_arrays(self, name: str, arrays: Mapping[str, Any], names: Sequence[str]) -> None:
-        facts, hasher = facts_of(arrays, names), Hasher()
-        self._storage.add(name, lambda s: write_safetensors(hasher.over(s), arrays, facts))
+        lazy, hasher = LazyArrays.of(arrays, names), Hasher()
+        self._storage.add(name, lambda s: write_weights(hasher.over(s), lazy))
         self.table[name] = {"bytes": hasher.size, "sha256": hasher.hexdigest()}
 
 

@@ -26,8 +26,8 @@ from .device import Device, Launch, Memory, Plan
 from .dlpack import CPU, View, view_of
 from .faults import Faults
 from .interpreter import Interpreter, StepPlan
+from .place_weights import place_states, place_weights
 from .profile import Profile, of_launches, of_steps
-from .weights import place_states, place_weights
 
 MAX_BINDINGS = 256  # sizes whose launches are kept ready; the least recently used go first
 

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from ...ir.dim import symbols_of
 from ...ir.errors import OptionError, OutOfMemory
 from ...ir.layout import NUM_PAGES, NUM_ROWS, NUM_SEQS, NUM_TOKENS, WIDTH
+from ...ir.lazy_arrays import LazyArrays
 from ...ir.program import Program
 from ..binding import Sizes
 from ..device import Device
-from ..safetensors_file import facts_of
 
 # share of the free memory that weights, arena and pages may take when no size is asked for: a GPU
 # is taken to be ours, a CPU's memory is shared with whatever else runs
@@ -122,8 +121,7 @@ def _limit(limits: Mapping[str, int | None], name: str) -> int:
 
 
 def _weight_bytes(weights: Mapping[str, Any], program: Program) -> int:
-    facts = facts_of(weights, [buffer.name for buffer in program.weights])
-    return sum(prod(shape) * dtype.nbytes for shape, dtype in facts.values())
+    return LazyArrays.of(weights, [buffer.name for buffer in program.weights]).nbytes
 
 
 def _mib(nbytes: int) -> str:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tilewright.frontend.fit import check_fit, warn_unused
-from tilewright.frontend.weights import array_weight
 from tilewright.ir.errors import CheckpointError
+from tilewright.ir.lazy_arrays import in_memory
 
 
 class Model(torch.nn.Module):
@@ -28,7 +28,7 @@ KEYS = {"model.weight": "weight", "model.bias": "bias"}
 
 def check(tmp_path, **changes):
     arrays = {"weight": np.zeros((4, 4), np.float16), "bias": np.zeros(4, np.float32), **changes}
-    check_fit(Model(), KEYS, {n: array_weight(a) for n, a in arrays.items()}, tmp_path)
+    check_fit(Model(), KEYS, {n: in_memory(a) for n, a in arrays.items()}, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, np.bool_])

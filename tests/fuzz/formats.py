@@ -21,14 +21,15 @@ from .mutate import damaged_bytes, damaged_json, damaged_value
 
 def safetensors(folder: Path) -> Check:
     """Both readers; what is accepted covers its file without overlap."""
-    from tilewright.frontend.safetensors import read_folder
+    from tilewright.frontend.shards import read_folder
+    from tilewright.ir.lazy_arrays import LazyArrays
     from tilewright.ir.safetensors import read_header
-    from tilewright.runtime.safetensors_file import facts_of, read_safetensors, write_safetensors
+    from tilewright.runtime.weight_file import read_weights, write_weights
 
     arrays = {n: np.arange(12, dtype=t).reshape(3, 4) for n, t in zip("abcd", "fdie")}
     whole = folder / "whole"
     with whole.open("wb") as file:
-        write_safetensors(file, arrays, facts_of(arrays, arrays))
+        write_weights(file, LazyArrays.of(arrays))
     data = whole.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
@@ -54,7 +55,7 @@ def safetensors(folder: Path) -> Check:
             spans = sorted((e.begin, e.begin + e.nbytes) for e in entries)
             assert all(a[1] <= b[0] for a, b in pairwise(spans)), "two tensors share bytes"
 
-        ours = refused(lambda: read_safetensors(path.read_bytes(), "model"))
+        ours = refused(lambda: read_weights(path.read_bytes(), "model"))
         return refused(read) and ours
 
     return check

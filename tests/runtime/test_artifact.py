@@ -342,16 +342,16 @@ def test_zips_of_others(tmp_path):
     ],
 )
 def test_headers_of_weights_are_not_trusted(header, message):
-    from tilewright.runtime.safetensors_file import read_safetensors
+    from tilewright.runtime.weight_file import read_weights
 
     text = json.dumps(header).encode()
     data = len(text).to_bytes(8, "little") + text + bytes(30)
     with pytest.raises(ArtifactError, match=message):
-        read_safetensors(data, "weights.safetensors")
+        read_weights(data, "weights.safetensors")
     with pytest.raises(ArtifactError, match="a header of 1152921504606846976 bytes"):
-        read_safetensors((1 << 60).to_bytes(8, "little") + data, "weights.safetensors")
+        read_weights((1 << 60).to_bytes(8, "little") + data, "weights.safetensors")
     with pytest.raises(ArtifactError, match="it has 3 bytes"):
-        read_safetensors(b"abc", "weights.safetensors")
+        read_weights(b"abc", "weights.safetensors")
 
 
 def test_another_processor_is_refused(folder, monkeypatch):

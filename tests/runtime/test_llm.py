@@ -11,6 +11,7 @@ import pytest
 from tilewright.ir.dim import Symbol, symbol
 from tilewright.ir.errors import OptionError, OutOfMemory, RequestError
 from tilewright.ir.layout import KVLayout, LayerKV, Pool
+from tilewright.ir.lazy_arrays import LazyArray, LazyArrays
 from tilewright.ir.program import Buffer, Program
 from tilewright.ir.types import TensorType, bf16, f32
 from tilewright.runtime.cpu import CpuDevice
@@ -347,22 +348,16 @@ def test_pages_by_formula():
     assert "KV pool 0 MiB (7 pages)" in str(asked)
 
 
-class Computed(dict):
-    """Weights that are computed when looked up, which planning must not do."""
-
-    def __getitem__(self, name):
-        raise AssertionError(f"{name} is computed to know its size")
-
-    def facts(self, name):
-        return self.get(name)
+def computed():
+    raise AssertionError("computed to know its size, which planning must not do")
 
 
 def test_weights_are_counted_without_computing_them():
     program = serving_program()
     weight = Buffer("w", TensorType((300, 100), bf16), "weight")
     program = replace(program, buffers={**program.buffers, "w": weight})
-    packed = {"w": ((320, 100), bf16)}  # padded to whole tiles
-    made = plan(1 << 30, program=program, weights=Computed(packed))
+    packed = LazyArrays({"w": LazyArray((320, 100), bf16, computed)})  # padded to whole tiles
+    made = plan(1 << 30, program=program, weights=packed)
     assert made.weight_bytes == 2 * 320 * 100
     lying = {"w": np.zeros((320, 100), bf16.numpy)}
     assert plan(1 << 30, program=program, weights=lying).weight_bytes == 0, "used where they lie"

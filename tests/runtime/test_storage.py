@@ -23,7 +23,7 @@ def test_an_interrupted_write_leaves_the_old_artifact(tmp_path, monkeypatch, nam
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "write_safetensors", interrupt)
+    monkeypatch.setattr(module, "write_weights", interrupt)
     with pytest.raises(KeyboardInterrupt):
         save_artifact(path, sample())
     with pytest.raises(KeyboardInterrupt):

@@ -1,11 +1,12 @@
-"""Weights as names with a way to get each array, so that a model never lies in memory twice."""
+"""Arrays by name, each with a way to get it, so that a model never lies in memory twice."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from ..ir.types import DType, dtype_of
+from .types import DType, dtype_of
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,14 @@ class LazyArray:
         """The array, C-contiguous, of this shape and dtype. Not kept: each call reads again."""
         array = np.ascontiguousarray(self.read().astype(self.dtype.numpy, copy=False))
         # ascontiguousarray makes a vector of a scalar
-        return array.reshape(self.shape)
+        return array if array.shape == self.shape else array.reshape(self.shape)
 
     def astype(self, dtype: DType) -> "LazyArray":
         """The same array in another dtype."""
         return replace(self, dtype=dtype)
 
 
-def array_weight(array: np.ndarray) -> LazyArray:
+def in_memory(array: np.ndarray) -> LazyArray:
     """A `LazyArray` over data already in memory; raises `TypeError` for a dtype we lack."""
     dtype = dtype_of(array.dtype)
     if dtype is None:
@@ -40,14 +41,22 @@ def array_weight(array: np.ndarray) -> LazyArray:
     return LazyArray(array.shape, dtype, lambda: array)
 
 
-class Weights(Mapping[str, np.ndarray]):
-    """A mapping from weight names to arrays that are loaded at each look-up.
+class LazyArrays(Mapping[str, np.ndarray]):
+    """A mapping from names to arrays that are loaded at each look-up, one at a time.
 
-    `lazy(name)` tells shape and dtype without loading; `items()` loads one array at a time.
+    `lazy(name)` tells shape and dtype without loading.
     """
 
     def __init__(self, arrays: Mapping[str, LazyArray]):
         self._arrays = dict(arrays)
+
+    @staticmethod
+    def of(arrays: Mapping[str, Any], names: Iterable[str] | None = None) -> "LazyArrays":
+        """The named arrays of any mapping, all by default; one that is lazy stays so."""
+        names = arrays if names is None else names
+        if isinstance(arrays, LazyArrays):
+            return LazyArrays({name: arrays.lazy(name) for name in names})
+        return LazyArrays({name: in_memory(np.asarray(arrays[name])) for name in names})
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name].load()
@@ -59,13 +68,17 @@ class Weights(Mapping[str, np.ndarray]):
         return len(self._arrays)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._arrays
+        return name in self._arrays  # a look-up would load the array
 
     def lazy(self, name: str) -> LazyArray:
-        """Shape, dtype and loader of one weight."""
+        """Shape, dtype and loader of one array."""
         return self._arrays[name]
+
+    def lazy_items(self) -> Iterable[tuple[str, LazyArray]]:
+        """Names and arrays, in order and not loaded."""
+        return self._arrays.items()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights together."""
+        """Bytes of all arrays together."""
         return sum(array.nbytes for array in self._arrays.values())

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tilewright.frontend.safetensors import read_folder, read_safetensors
-from tilewright.frontend.weights import LazyArray, Weights, array_weight
+from tilewright.frontend.shards import read_folder, read_shard
 from tilewright.ir import types
 from tilewright.ir.errors import CheckpointError
+from tilewright.ir.lazy_arrays import LazyArray, LazyArrays, in_memory
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -26,7 +26,7 @@ ARRAYS = {
 
 def test_arrays_of_every_dtype(tmp_path):
     save_file(ARRAYS, tmp_path / "model.safetensors")
-    found = read_safetensors(tmp_path / "model.safetensors")
+    found = read_shard(tmp_path / "model.safetensors")
     assert sorted(found) == sorted(ARRAYS)
     for name, array in ARRAYS.items():
         assert found[name].shape == array.shape
@@ -38,7 +38,7 @@ def test_arrays_of_every_dtype(tmp_path):
 
 def test_loading_casts(tmp_path):
     save_file(ARRAYS, tmp_path / "model.safetensors")
-    found = read_safetensors(tmp_path / "model.safetensors")
+    found = read_shard(tmp_path / "model.safetensors")
     wide = found["brain"].astype(types.f32)
     assert wide.dtype == types.f32
     np.testing.assert_array_equal(wide.load(), ARRAYS["brain"].astype(np.float32))
@@ -54,7 +54,7 @@ def test_weights_load_one_at_a_time():
 
         return LazyArray((3,), types.f32, read)
 
-    weights = Weights({"x": lazy("x"), "y": lazy("y")})
+    weights = LazyArrays({"x": lazy("x"), "y": lazy("y")})
     assert len(weights) == 2
     assert "x" in weights
     assert weights.nbytes == 24
@@ -68,9 +68,9 @@ def test_weights_load_one_at_a_time():
 
 def test_arrays_in_memory():
     array = np.arange(4, dtype=np.int32)
-    assert np.shares_memory(array_weight(array).load(), array)
+    assert np.shares_memory(in_memory(array).load(), array)
     with pytest.raises(TypeError, match="complex64 have no counterpart"):
-        array_weight(np.zeros(2, np.complex64))
+        in_memory(np.zeros(2, np.complex64))
 
 
 def shards(folder, table, files):
@@ -181,14 +181,14 @@ def f32_at(begin: int, end: int) -> dict:
 def test_damaged_files(tmp_path, data, message):
     (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(CheckpointError, match=message):
-        read_safetensors(tmp_path / "model.safetensors")
+        read_shard(tmp_path / "model.safetensors")
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path):
     header = {"a": f32_at(0, 32), "b": {**f32_at(32, 64), "dtype": "X"}, "c": {"dtype": "F32"}}
     (tmp_path / "model.safetensors").write_bytes(damaged(header))
     with pytest.raises(CheckpointError, match=r"'b' has the dtype(.|\n)*the entry of 'c'"):
-        read_safetensors(tmp_path / "model.safetensors")
+        read_shard(tmp_path / "model.safetensors")
 
 
 def test_tensors_at_odd_addresses_are_read_right_and_told(tmp_path, caplog):
@@ -197,7 +197,7 @@ def test_tensors_at_odd_addresses_are_read_right_and_told(tmp_path, caplog):
     text += b" " * (-len(text) % 8)
     path = tmp_path / "model.safetensors"
     path.write_bytes(as_text(text) + b"x" + np.array([1.5, -2], np.float32).tobytes())
-    loaded = read_safetensors(path)["b"].load()
+    loaded = read_shard(path)["b"].load()
     assert loaded.flags.aligned
     assert loaded.tolist() == [1.5, -2]
     assert "1 tensors start at odd addresses, the first is 'b'" in caplog.text

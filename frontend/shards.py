@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import MAX_LISTED, CheckpointError, listed, shown
+from ..ir.lazy_arrays import LazyArray
 from ..ir.safetensors import (
     MAX_HEADER_BYTES,
     DamagedHeader,
@@ -17,7 +18,6 @@ from ..ir.safetensors import (
     read_header,
     strict_json,
 )
-from .weights import LazyArray
 
 MAX_JSON_BYTES = MAX_HEADER_BYTES  # of an index, which names as many tensors, or a config
 MAX_NAME = 255  # bytes of a file's name, on every system
@@ -25,7 +25,7 @@ MAX_NAME = 255  # bytes of a file's name, on every system
 _log = logging.getLogger("tilewright.frontend")
 
 
-def read_safetensors(path: Path) -> dict[str, LazyArray]:
+def read_shard(path: Path) -> dict[str, LazyArray]:
     """Name -> array for one file. Raises `CheckpointError` if it is damaged."""
     data = _map(path)
     try:
@@ -49,11 +49,10 @@ def read_safetensors(path: Path) -> dict[str, LazyArray]:
 
 
 def _array(data: Any, entry: Entry) -> LazyArray:
-    def read() -> np.ndarray:
-        flat = np.frombuffer(data, entry.dtype.numpy, entry.count, entry.begin)
-        return np.require(flat, requirements="A").reshape(entry.shape)
-
-    return LazyArray(entry.shape, entry.dtype, read)
+    # one that starts at an odd address is copied
+    return LazyArray(
+        entry.shape, entry.dtype, lambda: np.require(entry.view(data), requirements="A")
+    )
 
 
 def read_folder(folder: Path) -> dict[str, LazyArray]:
@@ -71,7 +70,7 @@ def read_folder(folder: Path) -> dict[str, LazyArray]:
         files = [folder / "model.safetensors"]  # the others are adapters or other formats
     arrays: dict[str, LazyArray] = {}
     for file in files:
-        found = read_safetensors(file)
+        found = read_shard(file)
         twice = sorted(found.keys() & arrays.keys())
         if twice:
             raise _twice(folder, [f"{shown(n)} is in {file.name} and before it" for n in twice])
@@ -100,7 +99,7 @@ def _read_shards(folder: Path, index: Path) -> dict[str, LazyArray]:
             facts=f"{len(missing)} of {len(files)}: {', '.join(missing[:MAX_LISTED])}",
             fix="copy or download it again",
         )
-    shards = {file: read_safetensors(folder / file) for file in files}
+    shards = {file: read_shard(folder / file) for file in files}
     problems = [
         f"{shown(name)} is not among the {len(shards[file])} tensors of {file}"
         for name, file in table.items()
