@@ -7,7 +7,7 @@ rule: it gets `TensorType`s and returns one, or a tuple when the op has several 
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -79,7 +79,6 @@ class Op:
     value_range: Callable[..., tuple] | None = None
     routine: str | None = None  # of a library, that a call of it runs
     state_operand: int | None = None  # which operand is consumed and returned, kind "state" only
-    samples: list[Callable[..., Any]] = field(default_factory=list)
 
     @cached_property
     def tree(self) -> Scalar | None:

@@ -40,6 +40,10 @@ ROW_WISE = {
     "column": lambda b, t, h: b.matmul(b.weight("w", (3, 8)), h, transpose_w=True),
     "experts": lambda b, t, h: b.argmax(h, axis=-1),
     "broadcast": lambda b, t, h: b.broadcast_to(h, shape=(3, t, 8)),
+    "windows": lambda b, t, h: b.window(h, axis=2, size=3),
+    "picked features": lambda b, t, h: b.gather_elements(
+        h, b.argmax(h, axis=-1, keepdims=True), axis=2
+    ),
     "prefix": lambda b, t, h: b.cumsum(h, axis=2),
     "cross": lambda b, t, h: b.attention(
         heads(b, t, h), *[b.weight("m", (1, 2, 5, 4))] * 2, scale=1.0
@@ -52,6 +56,10 @@ MIXING = {
             h, b.slice(b.pad(h, axis=1, before=1, after=0), axis=1, start=0, stop=t)
         ),
         "pad.*works along the token axis",
+    ),
+    "windows": (
+        lambda b, t, h: b.window(b.pad(h, axis=2, before=0, after=1), axis=1, size=1, step=2),
+        "window.*works along the token axis",
     ),
     "mean of tokens": (
         lambda b, t, h: b.sub(h, b.mean(h, axes=(1,), keepdims=True)),
