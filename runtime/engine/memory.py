@@ -75,7 +75,7 @@ def plan_memory(
     largest = {NUM_TOKENS: num_tokens, NUM_SEQS: num_seqs, NUM_ROWS: num_seqs, WIDTH: pages_of_one}
     arena_bytes = _arena_bytes(program, {**largest, NUM_PAGES: 1})
     # a CPU uses arrays where they lie; those that are computed when looked up lie nowhere yet
-    in_place = device.kind == "cpu" and not hasattr(weights, "facts")
+    in_place = device.kind == "cpu" and not isinstance(weights, LazyArrays)
     weight_bytes = 0 if in_place else _weight_bytes(weights, program)
     free = device.free_bytes()
     taken = weight_bytes + arena_bytes
