@@ -57,7 +57,7 @@ def compile_graph(
     planned = passes.parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     result = passes.run(graph, planned, progress=progress)
     _check_finished(planned)
-    plan = make_plan(result.graph, result.report)
+    plan = make_plan(result.graph, result.report, target=target)
     program = build(result.graph, target, kv=result.kv, plan=plan, progress=progress)
     dump_program(plan, program)
     arrays = counted(packed_weights(result, weights.__getitem__, program), "pack", progress)

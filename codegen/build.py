@@ -35,7 +35,7 @@ def build(
     Groups that are the same but for the buffers they touch share one kernel, so identical layers
     cost one compilation.
     """
-    plan = make_plan(graph) if plan is None else plan
+    plan = make_plan(graph, target=target) if plan is None else plan
     graph = plan.graph
     encodings = choose_encodings(graph, target)
     ranges = Ranges(graph.facts, {} if kv is None else _made_by_engine(graph))

@@ -154,6 +154,8 @@ TARGETS = {
     )
 }  # fmt: skip
 
+REFERENCE = TARGETS["sm_90"]  # on which default schedules were searched for, on an H200
+
 
 def get_target(name: str) -> Target:
     """The target called `name`; OptionError lists the names."""

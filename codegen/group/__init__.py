@@ -9,6 +9,7 @@ from ...ir import switches
 from ...ir.graph import Graph
 from ...ir.plan import Plan
 from ...ir.report import Findings, PassReport, Report
+from ...ir.target import TARGETS, Target
 from ...ir.verify import verify
 from .partition import partition
 from .plan_memory import plan_memory
@@ -16,13 +17,15 @@ from .plan_memory import plan_memory
 log = logging.getLogger("tilewright.codegen")
 
 
-def make_plan(graph: Graph, report: Report | None = None) -> Plan:
-    """The plan of a graph: groups, each one kernel, and the memory between them.
+def make_plan(
+    graph: Graph, report: Report | None = None, *, target: Target = TARGETS["cpu"]
+) -> Plan:
+    """The plan of a graph on `target`: groups, each one kernel, and the memory between them.
 
     `report` is given what each of the two steps did: groups that joined and that did not, and why.
     """
     report = Report() if report is None else report
-    grouped = _reported(report, "partition", partition, graph)
+    grouped = _reported(report, "partition", lambda g, found: partition(g, found, target), graph)
     if int(switches.get("check")):
         verify(grouped.graph)
     return _reported(report, "plan-memory", plan_memory, grouped)

@@ -10,19 +10,21 @@ from collections.abc import Iterator
 from ...ir.graph import Graph, Node, Value
 from ...ir.index_map import stored_strides, strided_sources
 from ...ir.report import Findings
+from ...ir.target import Target
 from ...ir.weight_only import decodes, is_view_of_weight
+from ..cost import Way, compared
 from .grouping import Group, Groups
 from .row_groups import RowGroup, squeezed
 
 MAX_NORM_READERS = 4  # products that may each repeat a norm's statistics
-MAX_READERS = 3  # groups that may each repeat a cheap computation
 
 
 class Fusion:
     """Runs the decisions over one graph."""
 
-    def __init__(self, graph: Graph, findings: Findings):
+    def __init__(self, graph: Graph, findings: Findings, target: Target):
         self.graph = graph
+        self.target = target
         self.findings = findings
         self.facts = graph.facts
         self.groups = Groups(graph, is_free)
@@ -346,16 +348,18 @@ class Fusion:
             return f"{node.op.name} is not a single cheap operation"
         if node.op.cost == "expensive":
             return f"{node.op.name} is expensive"
-        if len(readers) > MAX_READERS:
-            return f"{len(readers)} groups read it"
         for reader in readers:
             if reader.kind not in ("pointwise", "reduce"):
                 return f"a {reader.kind} group reads it"
-        stored = self.hint_bytes(node.results[0])
-        again = sum(self.hint_bytes(v) for v in node.operands)
-        if again * len(readers) > stored * (len(readers) + 1) + again:
-            return "its operands are larger than it"
-        return None
+        count, made = len(readers), node.results[0]
+        stored, points = self.hint_bytes(made), self.facts.hint(made.type.numel)
+        operands = sum(self.hint_bytes(v) for v in node.operands)
+        ways = {
+            "repeating": Way(operands * count, points * count),
+            "storing": Way(operands + stored * (count + 1), points),
+        }
+        best, took = compared(ways, self.target)
+        return None if best == "repeating" else f"{count} groups read it: {took}"
 
     def merge_siblings(self) -> None:
         """Pointwise groups that read one value and do not wait for each other  ->  one kernel"""

@@ -7,17 +7,19 @@ from ...ir.dim import Dim
 from ...ir.graph import Graph, Node, Value
 from ...ir.plan import Plan
 from ...ir.report import Findings
+from ...ir.target import TARGETS, Target
 from .fusion import Fusion
 from .grouping import Groups, kind_of
 
 
-def partition(graph: Graph, findings: Findings) -> Plan:
+def partition(graph: Graph, findings: Findings, target: Target = TARGETS["cpu"]) -> Plan:
     """Values inside a group never go to memory, and each group is one launch.
 
     Legality comes from op kinds, profit from bytes that are not moved and launches that are not
-    made. Views, and cheap values that several groups read, are copied into each of those groups.
+    made, at the target's rates. Views, and cheap values that several groups read, are copied into
+    each of those groups.
     """
-    plan = arranged(graph, Fusion(graph, findings).run())
+    plan = arranged(graph, Fusion(graph, findings, target).run())
     for line in summary(plan):
         findings.note(line)
     return plan

@@ -13,6 +13,7 @@ from ...ir.graph import Node, Value
 from ...ir.indexing import coefficient_of, linearize
 from ...ir.target import Target
 from ...ir.types import f32
+from ..cost import scaled
 from ..elements import index_facts
 from ..forward import forward_index, trailing_views
 from ..inline import Inliner
@@ -32,7 +33,7 @@ ROOMY = 128 * 1024  # bytes of shared memory that hold several stages of keys an
 # of one step of attention in float32: each is an instruction of its own, and twice as many take the
 # compiler more than twice as long (2^17: 5 s, 2^19: 45 s)
 PRODUCTS = 1 << 17
-SPLITS, PROGRAMS = (32, 8, 4), 1000  # of one token's keys; programs in all that are worth it
+SPLITS, PROGRAMS = (32, 8, 4), 1000  # of one token's keys; programs worth it on sm_90
 MANY = 1 << 30  # added to the select value of attention for steps that are not pure decode
 
 
@@ -229,7 +230,7 @@ class AttentionTemplate(Template):
         after = 0
         for splits in SPLITS:
             # the most sequences for which this many splits still leave programs to share out
-            hi = PROGRAMS // (part.num_kv_heads * splits)
+            hi = scaled(PROGRAMS, target) // (part.num_kv_heads * splits)
             if hi > after:
                 table.append((after, hi, AttentionSchedule(1, keys, splits, 4, stages)))
                 after = hi + 1

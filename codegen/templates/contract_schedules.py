@@ -10,6 +10,7 @@ from ...ir.dim import Dim, ceildiv
 from ...ir.facts import Facts
 from ...ir.target import Target
 from ...ir.types import f32
+from ..cost import scaled
 from ..elements import index_facts, loads_of
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
 from .template import (
@@ -25,6 +26,8 @@ from .template import (
 
 RESERVED = 3072  # bytes of shared memory for barriers and the joining of warps
 ROOMY = 128 * 1024  # bytes of shared memory that hold three or more stages of large tiles
+FULL = 80  # programs that keep an H200's 132 multiprocessors busy with reading w
+WORTH_A_CUT = 2048  # elements of k: reading half of them saves more than the second launch takes
 THIN = ((2, 16), (17, 64))  # rows for which rows of w take the long side of a tile
 
 
@@ -156,7 +159,7 @@ def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotS
     if prologue and bm == 16:
         # recomputing x in every program costs less than a launch; wide steps hide it
         return fitted(part, target, DotSchedule(bm, 64, 256, True, num_stages=4))
-    split = 2 if lacks_programs(part, facts, 64) else 1
+    split = 2 if lacks_programs(part, facts, target, 64) else 1
     return fitted(part, target, DotSchedule(bm, 64, 128, True, prologue, split, num_stages=5))
 
 
@@ -173,15 +176,16 @@ def tiled_schedule(part: Contract, facts: Facts, target: Target, most: int | Non
     elif most > 128:
         wide = DotSchedule(64, 128, 64, False, prologue, num_warps=4, num_stages=4)
     else:
-        split = 2 if lacks_programs(part, facts, 64) else 1
+        split = 2 if lacks_programs(part, facts, target, 64) else 1
         wide = DotSchedule(128, 64, 128, False, prologue, split, num_warps=8, num_stages=4)
     return fitted(part, target, wide)
 
 
-def lacks_programs(part: Contract, facts: Facts, bn: int) -> bool:
+def lacks_programs(part: Contract, facts: Facts, target: Target, bn: int) -> bool:
     """Whether tiles of `bn` rows of w leave multiprocessors idle, and k is worth cutting."""
     n, k = facts.hint(part.n.extent), part.k.extent
-    return ceildiv(n, bn) < 80 and isinstance(k, int) and k % 256 == 0 and k >= 2048
+    is_idle = ceildiv(n, bn) < scaled(FULL, target)
+    return is_idle and isinstance(k, int) and k % 256 == 0 and k >= WORTH_A_CUT
 
 
 def fitted(part: Contract, target: Target, schedule: DotSchedule) -> DotSchedule:

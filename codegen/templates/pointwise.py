@@ -8,10 +8,13 @@ from ...ir.dim import Dim, product
 from ...ir.graph import Node, Value
 from ...ir.indexing import linearize
 from ...ir.target import Target
+from ..cost import scaled
 from ..elements import index_facts
 from ..inline import Inliner
 from ..loops import Axis, LoopKernel, Pointwise, Store
 from .template import WARPS, Bucket, Schedule, Template, clip, powers_of_2
+
+FEW = 1 << 17  # elements, on sm_90, of which narrow programs leave fewer cores idle
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,10 @@ class PointwiseTemplate(Template):
         for part in kernel.parts:
             total = total + self.points(part)
         # few elements: more programs rather than wide ones
+        few = scaled(FEW, target)
         table: list[Bucket] = [
-            (0, 1 << 17, PointwiseSchedule(256, 4)),
-            ((1 << 17) + 1, None, PointwiseSchedule(1024, 4)),
+            (0, few, PointwiseSchedule(256, 4)),
+            (few + 1, None, PointwiseSchedule(1024, 4)),
         ]
         return total, clip(table, index_facts(kernel, ()), total)
 

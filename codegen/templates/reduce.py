@@ -12,6 +12,7 @@ from ...ir.indexing import delinearize, linearize
 from ...ir.scalar import parse_scalar
 from ...ir.target import Target
 from ...ir.types import i64
+from ..cost import scaled
 from ..elements import index_facts, loads_of
 from ..forward import forward_index, trailing_views
 from ..inline import Inliner, build_scalar
@@ -89,7 +90,8 @@ class ReduceTemplate(Template):
             return 0, [(0, None, whole)]
         chunk = power_of_2(part.axis.extent // splits)
         split = ReduceSchedule(1, chunk, True, warps(chunk), splits)
-        return rows, clip([(0, FEW_ROWS, split), (FEW_ROWS + 1, None, whole)], facts, rows)
+        few = scaled(FEW_ROWS, target)
+        return rows, clip([(0, few, split), (few + 1, None, whole)], facts, rows)
 
 
 class _RowLowering:

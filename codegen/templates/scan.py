@@ -14,6 +14,7 @@ from ...ir.graph import Node, Value
 from ...ir.indexing import linearize
 from ...ir.target import Target
 from ...ir.types import DType
+from ..cost import scaled
 from ..elements import index_facts
 from ..forward import forward_index, path_between
 from ..inline import Inliner
@@ -116,4 +117,5 @@ class ScanTemplate(Template):
             return 0, [(0, None, whole)]
         rows = product(a.extent for a in part.rows)
         split = replace(whole, piece=BLOCK * ceildiv(likely, BLOCK * PIECES))
-        return rows, clip([(0, FEW_ROWS, split), (FEW_ROWS + 1, None, whole)], facts, rows)
+        few = scaled(FEW_ROWS, target)
+        return rows, clip([(0, few, split), (few + 1, None, whole)], facts, rows)

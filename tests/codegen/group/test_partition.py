@@ -9,9 +9,10 @@ from tilewright.codegen.group import make_plan
 from tilewright.codegen.group.partition import traffic
 from tilewright.codegen.lower import lower_group
 from tilewright.codegen.templates import template_of
+from tilewright.ir.builder import Builder
 from tilewright.ir.report import Report
 from tilewright.ir.target import cpu
-from tilewright.ir.types import bf16
+from tilewright.ir.types import bf16, f32
 from tilewright.passes import differential
 from tilewright.passes.random_inputs import bindings, random_arguments, random_weights
 
@@ -142,3 +143,27 @@ def test_traffic_counts_what_must_move():
     assert [template_of(nodes).name for nodes in list(plan.groups.values())[:5]] == [
         "pointwise", "pointwise", "contract", "pointwise", "attention",
     ]  # fmt: skip
+
+
+def read_by_reductions(make):
+    """A value of four axes, by `make(b, x, y, z)`, reduced along each by itself and along all."""
+    b = Builder()
+    value = make(b, *(b.input(name, (3, 4, 5, 6), f32) for name in "xyz"))
+    over = [(0,), (1,), (2,), (3,), (0, 1, 2, 3)]
+    report = Report()
+    plan = make_plan(b.graph([b.sum(value, axes=a) for a in over]), report)
+    check_groups(plan)
+    return plan, report.passes[0]
+
+
+def test_what_costs_less_to_compute_again_is_repeated_by_however_many():
+    plan, report = read_by_reductions(lambda b, x, y, z: b.abs(x))
+    assert report.findings.fired["repeat"] == 1
+    assert [ops_of(nodes) for nodes in plan.groups.values()] == [["abs", "sum"]] * 5
+
+
+def test_what_costs_more_is_stored_and_the_report_says_what_either_takes():
+    plan, report = read_by_reductions(lambda b, x, y, z: b.where(b.gt(x, y), y, z))
+    assert [ops_of(nodes) for nodes in plan.groups.values()][1:] == [["sum"]] * 5
+    reasons = [reason for _, reason in report.findings.declined]
+    assert any(r.startswith("5 groups read it: repeating ") and "storing" in r for r in reasons)

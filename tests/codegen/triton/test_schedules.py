@@ -1,0 +1,149 @@
+"""The schedules for sm_90 are those that were searched for, and counts of programs follow cores.
+
+Shapes are those of benchmarks/results: Llama-3.1-8B in bf16, SmolLM2-135M, and both in float32.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tilewright.codegen.cost import Way, compared, scaled
+from tilewright.codegen.lower import lower_group
+from tilewright.codegen.templates import choices
+from tilewright.codegen.templates.attention import MANY
+from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
+from tilewright.ir.builder import Builder
+from tilewright.ir.target import REFERENCE, TARGETS
+from tilewright.ir.types import bf16, f32
+
+from . import samples
+
+
+def kernel(make):
+    """The kernel of a graph of `make(b, t)`, where t is the number of rows of x."""
+    b = Builder()
+    graph = b.graph([make(b, b.dim("t", 1, 8192, hint=1))])
+    return lower_group(graph, graph.nodes, {}).kernel
+
+
+def linear(n, k, dtype=bf16, *, norm=False, gated=False):
+    def make(b, t):
+        x = b.input("x", (t, k), dtype)
+        x = b.rms_norm(x, b.weight("g", (k,), dtype)) if norm else x
+        ws = [b.weight(f"w{i}", (n, k), dtype) for i in range(1 + gated)]
+        if gated:
+            return b.gated_linear(x, *ws, activation="silu")
+        return b.matmul(x, *ws, transpose_w=True)
+
+    return kernel(make)
+
+
+def chosen(kernel, target=REFERENCE) -> dict[int, object]:
+    """First number of rows of each bucket -> its schedule."""
+    return {lo: schedule for lo, _, schedule in choices(kernel, target)[1]}
+
+
+def one(bn, bk, prefetch, warps):
+    return GemvSchedule(bn, bk, prefetch, warps)
+
+
+def few(bk, prefetch, rows, warps=1):
+    return GemvSchedule(4, bk, prefetch, warps, rows, 4)
+
+
+def thin(bm, bk, stages, split=1, x_before=False):
+    return DotSchedule(bm, 64, bk, True, x_before, split, num_warps=4, num_stages=stages)
+
+
+def tile(bm, bn, bk, warps, stages, split=1, x_before=False):
+    return DotSchedule(bm, bn, bk, False, x_before, split, num_warps=warps, num_stages=stages)
+
+
+def tall(stages=3, **more):
+    return tile(128, 256, 64, 8, stages, **more)
+
+
+def with_norm(first):
+    before = {"x_before": True}
+    return {
+        0: first, 2: thin(16, 256, 4), 17: thin(64, 128, 5, **before),
+        65: tile(128, 64, 128, 8, 4, **before), 129: tile(64, 128, 64, 4, 4, **before),
+        513: tall(**before),
+    }  # fmt: skip
+
+
+def plain(first, split=1):
+    return {
+        0: first, 2: thin(16, 128, 5, split), 17: thin(64, 128, 5, split),
+        65: tile(128, 64, 128, 8, 4, split), 129: tile(64, 128, 64, 4, 4), 513: tall(),
+    }  # fmt: skip
+
+
+def single(first, rows):
+    return {0: first, 2: rows, 65: tile(64, 64, 32, 4, 3)}
+
+
+SEARCHED = {
+    "qkv": (linear(6144, 4096, norm=True), with_norm(one(2, 4096, 1, 8))),
+    "head": (linear(128256, 4096, norm=True), with_norm(one(2, 4096, 1, 8))),
+    "o": (linear(4096, 4096), plain(one(2, 2048, 1, 8), split=2)),
+    "down": (linear(4096, 14336), plain(one(4, 2048, 4, 8), split=2)),
+    "14336": (linear(14336, 4096), plain(one(2, 4096, 1, 8))),
+    "960": (linear(960, 576), plain(one(2, 1024, 1, 4))),
+    "576": (linear(576, 576), plain(one(2, 1024, 1, 4))),
+    "1536 to 576": (linear(576, 1536), plain(one(2, 2048, 1, 8))),
+    "49152": (linear(49152, 576), plain(one(2, 1024, 1, 4))),
+    "gated": (
+        linear(14336, 4096, norm=True, gated=True),
+        {
+            0: one(2, 2048, 1, 8), 2: thin(16, 256, 3), 17: thin(64, 128, 4, x_before=True),
+            65: tile(128, 128, 64, 8, 4, x_before=True),
+            129: tile(128, 128, 64, 8, 4, x_before=True),
+            513: tile(128, 128, 64, 8, 3, x_before=True),
+        },
+    ),
+    "f32 960": (linear(960, 576, f32), single(one(2, 1024, 1, 4), few(128, 4, 4))),
+    "f32 576": (linear(576, 1536, f32), single(one(2, 2048, 1, 8), few(128, 4, 4))),
+    "f32 49152": (linear(49152, 576, f32), single(one(2, 1024, 1, 4), few(128, 2, 4))),
+    "f32 o": (linear(4096, 4096, f32), single(one(2, 2048, 1, 8), few(128, 2, 8))),
+    "f32 down": (linear(4096, 14336, f32), single(one(4, 2048, 4, 8), few(256, 2, 8, 2))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_what_was_searched_for_is_chosen(name):
+    case, schedules = SEARCHED[name]
+    assert chosen(case) == schedules
+
+
+def test_few_sequences_share_out_the_keys_of_each():
+    case = samples.attention([1], [9], heads=32, groups=8, size=128, page=16, dtype=bf16)
+    splits = {lo: schedule.splits for lo, schedule in chosen(case.kernel).items()}
+    assert splits == {0: 32, 4: 8, 16: 4, 32: 1, MANY: 1}
+
+
+def test_counts_of_programs_follow_the_cores():
+    """A product whose tiles fill an H200 leaves a device of three times the cores idle."""
+    large = replace(REFERENCE, num_cores=3 * REFERENCE.num_cores)
+    wide = linear(6144, 4096)
+    assert {s.split_k for s in chosen(wide).values() if isinstance(s, DotSchedule)} == {1}
+    assert chosen(wide, large)[2].split_k == 2
+    assert (scaled(80, REFERENCE), scaled(80, large)) == (80, 240)
+    total = kernel(lambda b, t: b.exp(b.input("x", (t, 64), f32)))
+    assert list(chosen(total)) == [0, (1 << 17) + 1]
+    assert list(chosen(total, large)) == [0, 3 * (1 << 17) + 1]
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
+def test_the_cheapest_way_is_taken_and_explained(target):
+    gigabyte = 10**9
+    ways = {"once": Way(gigabyte, launches=1), "in two": Way(gigabyte, launches=2)}
+    best, took = compared(ways, target)
+    assert best == "once"
+    us = gigabyte / target.bandwidth * 1e6 + target.launch_us
+    assert took.startswith(f"once {us:.3g} us, in two ")
+    slow = Way(1, operations=10**12)
+    assert compared({"compute": slow, "read": ways["once"]}, target)[0] == "read"
+    if target.is_gpu:
+        product = replace(slow, operands=(bf16, bf16))
+        assert product.seconds(target) < slow.seconds(target) / 5
