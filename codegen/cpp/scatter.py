@@ -6,11 +6,11 @@ where those are few. Each goes through the updates in order and makes those that
 
 from dataclasses import replace
 
-from ...ir.dim import Dim, product, symbol
+from ...ir.dim import product
 from ...ir.types import TensorType
 from ..elements import substituted
 from ..loops import Load, LoopKernel, Param, Pointwise, Ref, Store
-from ..templates.scatter import RESULT, Scatter
+from ..templates.scatter import RESULT, Scatter, row_major
 from . import dims
 from .combine import Combined, combined
 from .elements import Scope, value_type
@@ -26,7 +26,7 @@ def emit_scatter(kernel: LoopKernel, part: Scatter, name: str) -> list[str]:
     if in_place is None:  # the result before its stores lies in the team's scratch
         type = TensorType(tuple(a.extent for a in part.axes), part.dtype)
         wide = replace(kernel, params=(*kernel.params, Param(type, True)))
-    place = _row_major(part)
+    place = row_major(part.axes)
     by = combined(kernel, part.combine, part.dtype, name)
     steps = {
         "start": emit_pointwise(
@@ -64,13 +64,6 @@ def scatter_scratch(kernel: LoopKernel, part: Scatter, name: str) -> list[str]:
     return ["{", *known, f"    need[1] = tw_greater(need[1], {size});", "}"]
 
 
-def _row_major(part: Scatter) -> Dim:
-    place: Dim = 0
-    for axis in part.axes:
-        place = place * axis.extent + (symbol(axis.name) if axis.extent != 1 else 0)
-    return place
-
-
 def _in_place(kernel: LoopKernel, part: Scatter) -> int | None:
     """The parameter that can hold the result while it is made: nothing else is stored."""
     if len(part.stores) != 1 or not isinstance(part.stores[0].value, Ref):
@@ -78,7 +71,7 @@ def _in_place(kernel: LoopKernel, part: Scatter) -> int | None:
     (store,) = part.stores
     stored = kernel.params[store.param].type.dtype
     is_same = stored == part.dtype and stored.name not in NARROW
-    return store.param if is_same and store.offset == _row_major(part) else None
+    return store.param if is_same and store.offset == row_major(part.axes) else None
 
 
 def _apply(kernel: LoopKernel, part: Scatter, by: Combined, own: int, name: str) -> list[str]:
@@ -138,7 +131,7 @@ def _inner(scope: Scope, part: Scatter, by: Combined, own: int, per_line: bool) 
     if per_line:
         _choose(scope, part, dims.name(part.target.name))
     value = convert(scope.emit(part.value), scope.dtype_of(part.value), part.dtype)
-    place = dims.text(_row_major(part))
+    place = dims.text(row_major(part.axes))
     scope.write(f"{value_type(part.dtype)}* const to = p{own} + {place};")
     scope.write(f"*to = {by.struct}::combine(*to, {value});")
     body = scope.pop()

@@ -5,22 +5,25 @@ and for any number of threads and programs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...ir.combine import Combine
-from ...ir.dim import Dim, product
+from ...ir.dim import Dim, product, symbol
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize, linearize
 from ...ir.op import normalize_axis
 from ...ir.ops.scatter import COMBINES
 from ...ir.target import Target
 from ...ir.types import DType
+from ..elements import index_facts
 from ..forward import forward_index, path_between
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
-from .template import WARPS, Bucket, Schedule, Template, powers_of_2
+from .sort import SortSchedule, sort_schedules
+from .template import WARPS, Bucket, Schedule, Template, clip, power_of_2, powers_of_2
 
+FEW = 32  # updates that every program goes through
 RESULT = "scatter"  # the name under which stores find what has become of an element
 
 
@@ -52,9 +55,21 @@ class Scatter(Part):
         return (*self.outer, self.target, *self.inner)
 
 
+def row_major(axes: Sequence[Axis]) -> Dim:
+    """The offset of a point of the axes, the last one innermost."""
+    place: Dim = 0
+    for axis in axes:
+        place = place * axis.extent + (symbol(axis.name) if axis.extent != 1 else 0)
+    return place
+
+
 @dataclass(frozen=True)
 class ScatterSchedule(Schedule):
-    """`rows` places of the target a program, `width` lines within it."""
+    """`rows` places of the target a program, `width` lines within it.
+
+    With `order` the updates are put in order of their places first, so that a program finds its
+    own; without, it goes through all of them.
+    """
 
     domain: ClassVar = {
         "rows": powers_of_2(1, 1024),
@@ -65,6 +80,7 @@ class ScatterSchedule(Schedule):
     rows: int
     width: int
     num_warps: int = 4
+    order: SortSchedule | None = None
 
 
 class ScatterTemplate(Template):
@@ -130,6 +146,12 @@ class ScatterTemplate(Template):
 
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         (part,) = kernel.parts
-        inner = product(a.extent for a in part.inner)
-        wide = not isinstance(inner, int) or inner >= 64
-        return 0, [(0, None, ScatterSchedule(4, 64) if wide else ScatterSchedule(256, 1))]
+        facts = index_facts(kernel, ())
+        width = min(power_of_2(facts.hint(product(a.extent for a in part.inner))), 64)
+        through = ScatterSchedule(256 // width, width)
+        extent = part.source.extent
+        table: list[Bucket] = [(0, FEW, through)]
+        for lo, hi, order in sort_schedules(extent, facts):
+            if hi is None or hi > FEW:
+                table.append((max(lo, FEW + 1), hi, replace(through, order=order)))
+        return extent, clip(table, facts, extent)

@@ -22,7 +22,7 @@ from .reduce import emit_reduce, reduce_pieces
 from .rewrite import Piece
 from .sample import SampleJoin, SampleSplit, emit_sample, sample_pieces
 from .scan import emit_scan, scan_pieces
-from .scatter import emit_scatter
+from .scatter import emit_scatter, scatter_pieces
 from .sort import SortMerge, SortTile, emit_sort, sort_pieces
 
 Pieces = tuple[Sequence[Piece], Sequence[Schedule]]  # the launches of a kernel, in order
@@ -64,7 +64,7 @@ PRINTERS: dict[type[Part], Printer] = {
         scan_pieces,
         lambda part: [product(a.extent for a in part.rows)],
     ),
-    Scatter: Printer((ScatterSchedule,), emit_scatter),
+    Scatter: Printer((ScatterSchedule,), emit_scatter, scatter_pieces),
     Sort: Printer((SortTile, SortMerge), emit_sort, sort_pieces),
     Contract: Printer(
         (GemvSchedule, DotSchedule),

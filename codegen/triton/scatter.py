@@ -1,23 +1,66 @@
-"""Scatter: tiles of the result, each of which goes through the updates and takes its own.
+"""Scatter: tiles of the result, each of which takes its own among the updates, in their order.
 
-A program holds `rows` places of the target against `width` lines behind it.
+A program holds `rows` places of the target against `width` lines behind it. It goes through all
+updates, or, where launches in front have put these in order of their places, finds its own by
+bisection.
 """
 
 from dataclasses import replace
 
-from ...ir.dim import Dim, ceildiv, product
-from ...ir.types import bool_
-from ..elements import index_facts
-from ..loops import Axis, LoopKernel
-from ..templates.scatter import RESULT, Scatter, ScatterSchedule
+from ...ir.dim import Dim, ceildiv, product, symbol
+from ...ir.types import TensorType, bool_, i32
+from ..elements import Numbering, index_facts
+from ..loops import Axis, Cast, Index, LoopKernel, Param, Store
+from ..templates.scatter import RESULT, Scatter, ScatterSchedule, row_major
+from ..templates.sort import Sort
+from ..templates.template import Schedule
 from .body import Body, Context, Emitted, finish
 from .combine import combine_function
 from .elements import AxisVar, Env, Val
 from .names import value_type
 from .pointwise import split_index
+from .rewrite import Piece
 from .scan import carried
+from .sort import ordered_pieces
 
 TARGET, INNER = frozenset([0]), frozenset([1])  # dims of the tile
+
+
+def scatter_pieces(
+    kernel: LoopKernel, schedule: ScatterSchedule
+) -> tuple[list[Piece], list[Schedule]]:
+    """One launch, and those before it that put the updates of every line in order."""
+    if schedule.order is None:
+        return [Piece(kernel)], [schedule]
+    (part,) = kernel.parts
+    assert isinstance(part, Scatter)
+    high = index_facts(kernel, ()).bounds(part.target.extent)[1]
+    short = high is not None and high < 2**31
+    index = Cast(part.index, i32) if short and part.index.dtype != i32 else part.index
+    lines, source = lines_of_index(part), part.source
+    shape = (product(a.extent for a in lines), source.extent)
+    spaces = {"keys": TensorType(shape, index.dtype), "order": TensorType(shape, i32)}
+    written = tuple(Param(type, True) for type in spaces.values())
+    own, rank = len(kernel.params), Axis("_k", source.extent)
+    to = row_major((*lines, rank))
+    place = Index(symbol(source.name) if source.extent != 1 else 0, i32)
+    stores = Store(own, to, index), Store(own + 1, to, place)
+    first = replace(
+        kernel,
+        params=(*kernel.params, *written),
+        parts=(Sort(lines, source, index, False, rank, stores),),
+    )
+    pieces, schedules = ordered_pieces(first, schedule.order, tuple(spaces))
+    read = tuple(replace(p, is_written=False) for p in written)
+    last = Piece(replace(kernel, params=(*kernel.params, *read)), tuple(spaces))
+    return [*pieces, last], [*schedules, schedule]
+
+
+def lines_of_index(part: Scatter) -> tuple[Axis, ...]:
+    """The axes along which each line has indices of its own, as long as it has updates."""
+    names = Numbering().needs(part.index)
+    axes = zip((*part.outer, *part.inner), part.counts, strict=True)
+    return tuple(replace(a, extent=n) for a, n in axes if a.name in names)
 
 
 def emit_scatter(kernel: LoopKernel, schedule: ScatterSchedule, context: Context) -> Emitted:
@@ -54,14 +97,19 @@ class _Emitter:
         part, body = self.part, self.body
         self.places()
         env = Env(
-            body, self.kernel, part.axes, {**self.lines, part.target.name: self.target},
+            body, self.kernel, part.axes, {**self.lines_at, part.target.name: self.target},
             self.shape, 2, self.refs,
         )  # fmt: skip
         start = env.to(env.value(part.start), part.start.dtype, part.dtype)
         body.line(f"acc = ({env.whole(start)}).to({value_type(carried(part.dtype))})")
-        extent = self.scalars.dim(part.source.extent).text
-        with body.block(f"for at in range(0, {extent}):", [part.source.name]):
-            self.update(AxisVar("at"))
+        if self.schedule.order is not None:
+            self.find()
+        else:
+            extent = self.scalars.dim(part.source.extent).text
+            with body.block(f"for at in range(0, {extent}):", [part.source.name]):
+                given = self.given(AxisVar("at"))
+                body.line(f"met = {given.value(part.index).text} == {self.target.text}")
+                self.update(given)
         for store in part.stores:
             env.store(store)
 
@@ -75,9 +123,9 @@ class _Emitter:
         before = body.name(f"pid // ({columns} * {tiles})")
         within = self.below(column, product(a.extent for a in part.inner), width)
         self.target = AxisVar(row, TARGET, self.below(row, part.target.extent, rows))
-        facts = self.facts, part.outer, part.inner
-        self.lines = split_index(body, self.kernel, facts[0], facts[1], before, frozenset(), None)
-        self.lines |= split_index(body, self.kernel, facts[0], facts[2], column, INNER, within)
+        known = body, self.kernel, self.facts
+        self.lines_at = split_index(*known, part.outer, before, frozenset(), None)
+        self.lines_at |= split_index(*known, part.inner, column, INNER, within)
         every = frozenset(a.name for a in part.axes)
         result = "acc" if part.dtype != bool_ else "(acc != 0)"
         self.refs = {RESULT: Val(result, every, TARGET | INNER)}
@@ -88,27 +136,68 @@ class _Emitter:
             return None
         return self.body.name(f"{index} < {self.scalars.dim(extent).text}", prefix="in")
 
-    def update(self, source: AxisVar) -> None:
-        """Combine the update at `source` with the places of the tile that it is put at."""
-        part, body = self.part, self.body
-        given, limits = self.given()
-        axes = {**given, part.source.name: source}
-        space = (*self.shortened(), part.source)
-        env = Env(body, self.kernel, space, axes, self.shape, 2)
-        place = env.value(part.index)
+    def update(self, env: Env) -> None:
+        """Combine the update with the places of the tile that it is put at."""
+        part = self.part
         value = env.to(env.value(part.value), part.value.dtype, part.dtype)
-        met = " & ".join([f"({place.text} == {self.target.text})", *limits])
-        body.line(f"met = {met}")
-        body.line(f"acc = tl.where(met, combined(acc, {value.text}), acc)")
+        met = " & ".join(["met", *self.limits])
+        self.body.line(f"acc = tl.where({met}, combined(acc, {value.text}), acc)")
+
+    def find(self) -> None:
+        """The first update of each place, and on from there."""
+        part, body = self.part, self.body
+        keys = len(self.kernel.params) - 2
+        count = self.scalars.dim(part.source.extent).text
+        env = self.given(AxisVar("place"))
+        base = env.dim(row_major(lines_of_index(part)) * part.source.extent)
+        high = self.facts.bounds(part.source.extent)[1]
+        steps = 31 if high is None else high.bit_length()
+        # a line's indices are its own, or all lines have the same
+        shape = self.shape if base.dims >= INNER else f"[{self.schedule.rows}, 1]"
+        masks = [v.mask for n, v in env.axes.items() if v.mask and n in base.axes]
+        masks = [m for m in (*masks, self.target.mask) if m]
+        inside = " & ".join(dict.fromkeys(masks))
+        target = body.name(f"{self.target.text} + tl.zeros({shape}, tl.int32)")
+        inside = body.name(f"({inside or f'{target} >= 0'}) & ({target} >= 0)", prefix="in")
+        self.lines(f"""
+at = tl.zeros({shape}, tl.int32)
+end = (at + {count}).to(tl.int32)""")
+        with body.block(f"for step in range(0, {steps}):"):
+            self.lines(f"""
+still = {inside} & (at < end)
+middle = (at + end) // 2
+its = tl.load(p{keys} + {base.text} + middle, mask=still, other=0)
+goes = still & (its < {target})
+at = tl.where(goes, middle + 1, at)
+end = tl.where(still & (goes == 0), middle, end)""")
+        there = f"""
+its = tl.load(p{keys} + {base.text} + at, mask=met & (at < {count}), other=-1)
+met = met & (its == {target})
+left = tl.max(tl.max(met.to(tl.int32), axis=1), axis=0)"""
+        self.lines(f"met = {inside}{there}")
+        with body.block("while left > 0:", [part.source.name]):
+            body.line(f"place = tl.load(p{keys + 1} + {base.text} + at, mask=met, other=0)")
+            dims = TARGET | (INNER if base.dims >= INNER else frozenset())
+            self.update(self.given(AxisVar("place", dims, "met")))
+            self.lines(f"at = at + 1{there}")
+
+    def given(self, source: AxisVar) -> Env:
+        """Elements of the updates at `source`."""
+        part = self.part
+        axes, self.limits = self.limited()
+        extents = (*self.shortened(), part.source)
+        return Env(
+            self.body, self.kernel, extents, {**axes, part.source.name: source}, self.shape, 2
+        )
 
     def shortened(self) -> list[Axis]:
         """The axes of lines, as long as there are updates along them."""
         axes = (*self.part.outer, *self.part.inner)
         return [replace(a, extent=n) for a, n in zip(axes, self.part.counts, strict=True)]
 
-    def given(self) -> tuple[dict[str, AxisVar], list[str]]:
+    def limited(self) -> tuple[dict[str, AxisVar], list[str]]:
         """Lines as variables, masked where there are no updates; and those masks."""
-        found, limits = dict(self.lines), []
+        found, limits = dict(self.lines_at), []
         for axis, short in zip((*self.part.outer, *self.part.inner), self.shortened()):
             if axis.extent == short.extent or axis.extent == 1:
                 continue
@@ -121,3 +210,8 @@ class _Emitter:
             mask = limit if var.mask is None else f"{var.mask} & {limit}"
             found[axis.name] = replace(var, mask=self.body.name(mask, prefix="in"))
         return found, limits
+
+    def lines(self, text: str) -> None:
+        for line in text.splitlines():
+            if line.strip():
+                self.body.line(line)
