@@ -183,7 +183,8 @@ class Importer:
         for number, node in enumerate(graph.nodes):
             progress("import", number, len(graph.nodes))
             if node.op == "output":
-                return tuple(fx.map_arg(node.args[0], lambda n: env[n]))
+                results = fx.map_arg(node.args[0], lambda n: env[n])
+                return tuple(results) if isinstance(results, (list, tuple)) else (results,)
             if node in env or node not in live:
                 continue
             if node.op == "get_attr":
@@ -193,6 +194,13 @@ class Importer:
             else:
                 raise AssertionError(f"an exported graph has no {node.op} nodes but inputs")
         raise AssertionError("an fx graph ends in an output")
+
+    def late_symbol(self, node: fx.Node) -> str:
+        """Declare the size that only a run of `node` knows. -> the name of its dim."""
+        (symbol,) = node.meta["unbacked_bindings"]
+        name = self.table.declare_late(symbol)
+        self.builder.symbols[name] = self.table.symbols[name]
+        return name
 
     def raise_missing(self) -> None:
         """Raise `UnsupportedOp` with the table of everything that could not be imported."""
@@ -232,19 +240,19 @@ class Importer:
             return _number(self.table, node.meta["val"])
         if node.target is operator.getitem:
             container = env[node.all_input_nodes[0]]
-            return _POISON if container is _POISON else container[node.args[1]]
+            return POISON if container is POISON else container[node.args[1]]
         if name not in HANDLERS:
             return self._miss(node, name, "")
         poisoned = False
 
         def load(n: fx.Node) -> Any:
             nonlocal poisoned
-            poisoned = poisoned or env[n] is _POISON
+            poisoned = poisoned or env[n] is POISON
             return env[n]
 
         args, kwargs = fx.map_arg(node.args, load), fx.map_arg(node.kwargs, load)
         if poisoned:
-            return _POISON
+            return POISON
         call = Call(self.builder, self, node)
         is_number = name in OF_NUMBERS and isinstance(args[0], Value) and args[0].type.rank == 0
         if is_number:
@@ -321,10 +329,10 @@ class Importer:
         row = self.missing.setdefault(name, _Missing(reason))
         row.count += 1
         row.first = row.first or place(node, self.strip)
-        return _POISON
+        return POISON
 
 
-_POISON = object()  # the value of an operation that could not be imported
+POISON = object()  # the value of an operation that could not be imported
 
 
 def live_nodes(graph: fx.Graph) -> set[fx.Node]:

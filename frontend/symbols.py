@@ -58,6 +58,17 @@ class SymbolTable:
             )
         self.symbols[symbol.name] = symbol
 
+    def declare_late(self, symbol: sympy.Symbol) -> str:
+        """Declare torch's symbol of a size that depends on data. -> the name of ours."""
+        assert self.env is not None, "a symbol has an environment"
+        bounds = self.env.bound_sympy(symbol)
+        hi = int(bounds.upper) if getattr(bounds.upper, "is_Integer", False) else None
+        name = self.fresh(symbol.name)
+        self.declare(Symbol(name, max(int(bounds.lower), 0), hi))
+        self.bind(symbol.name, dims.symbol(name))
+        self._cache.clear()
+        return name
+
     def bind(self, torch_name: str, dim: Dim) -> None:
         """Say which dim of ours torch's symbol is."""
         self._dims[torch_name] = dim
@@ -104,7 +115,7 @@ class SymbolTable:
                 raise UnsupportedModel(
                     "a size depends on the values of a tensor",
                     facts=f"the size {expr.name} is known only when the module runs",
-                    fix="keep nonzero, item and boolean indexing out of the module",
+                    fix="keep item() and tolist() out of it; nonzero and boolean indexing may stay",
                 )
             return self._dims[expr.name]
         args = [self._convert(arg) for arg in expr.args]

@@ -1,6 +1,6 @@
 """From a PyTorch module, or a program exported from one, to a graph and its weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,8 +111,7 @@ class _ProgramImport:
     def run(self) -> Imported:
         program = self.program
         placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
-        env_values = [n.meta.get("val") for n in placeholders]
-        table = SymbolTable(shape_env_of(v for v in env_values if v is not None))
+        table = SymbolTable(shape_env_of(_sized_values(program)))
         self._declare_symbols(table, placeholders)
         table.prove_conditions()
         builder = Builder(self.name, table.symbols.values())
@@ -305,6 +304,15 @@ class _ProgramImport:
             with_leaves(returned, leaves),
             tuple(written),
         )
+
+
+def _sized_values(program: ExportedProgram) -> Iterator[Any]:
+    """What torch traced of arguments, and of operations whose results' sizes depend on data."""
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
+            if node.op == "placeholder" or "unbacked_bindings" in node.meta:
+                if node.meta.get("val") is not None:
+                    yield node.meta["val"]
 
 
 def _proved(graph: Graph) -> Graph:

@@ -296,7 +296,7 @@ def _data_dependent(error: Exception) -> UnsupportedModel:
         "the module's control flow depends on the values of a tensor",
         where=_user_frame(error),
         facts=_first_line(error),
-        fix="compute both ways and choose with torch.where, or take the choice out of the module",
+        fix="write the choice as torch.cond, or compute both ways and choose with torch.where",
     )
 
 

@@ -19,6 +19,7 @@ from ..ir.text import format_attr, print_graph
 from ..ir.verify import verify
 from .differential import Differential
 from .findings import collect
+from .rewrite import map_regions
 
 log = logging.getLogger("tilewright.passes")
 
@@ -59,7 +60,13 @@ class Pass:
 
     def outcome(self, graph: Graph) -> Outcome:
         """The rewritten graph, and what else comes of it."""
-        return Outcome(self.run(graph))
+        return Outcome(self.run_within(graph))
+
+    def run_within(self, graph: Graph) -> Graph:
+        """`run` on the sub-graphs, the innermost first, and then on the graph."""
+        if self.keeps_signature:
+            graph = map_regions(graph, self.run_within)
+        return self.run(graph)
 
     def __str__(self) -> str:
         shown = [

@@ -93,6 +93,29 @@ def remove_dead(graph: Graph) -> Graph:
     return graph.replace(nodes=tuple(reversed(kept)))
 
 
+def map_regions(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
+    """`graph` with `function` applied to each sub-graph; the same object if none changed."""
+    changed = {
+        node: new
+        for node in graph.nodes
+        if node.regions
+        and (new := {name: function(region) for name, region in node.regions.items()})
+        != node.regions
+    }
+    if not changed:
+        return graph
+    b = Rebuilder(graph)
+    for node in graph.nodes:
+        if node not in changed:
+            b.copy(node)
+            continue
+        operands = [b[v] for v in node.operands]
+        new = b.node(node.op, operands, {**node.attrs, **changed[node]}, loc=node.loc)
+        for old, result in zip(node.results, new.results):
+            b[old] = result
+    return b.finish()
+
+
 class _Sweep:
     """One pass over the nodes in order. Matching reads the old graph, rules build the new one."""
 

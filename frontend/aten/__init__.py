@@ -4,6 +4,7 @@ from . import (
     activation,
     attention,
     contract,
+    control,
     index,
     logic,
     norm,

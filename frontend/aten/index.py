@@ -41,10 +41,46 @@ def _take_along_dim(call: Call, x: Value, index: Value, dim: int | None = None) 
 
 @handles("index.Tensor", "_unsafe_index.Tensor", may_fail=True)
 def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
-    if any(v is not None and v.dtype in (types.bool_, types.u8) for v in indices):
-        raise Declined("indexing by a mask: the result's size depends on its values; use where")
-    flat, place, axis, _ = at_places(call, x, indices)
+    flat, place, axis, _ = at_places(call, x, _without_masks(call, indices))
     return call.b.gather(flat, place, axis=axis)
+
+
+def _without_masks(call: Call, indices: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
+    """The indices with a mask as the list of places where it is true, one index an axis of it."""
+    places: list[Value | None] = []
+    for index in indices:
+        if index is not None and index.dtype in (types.bool_, types.u8):
+            places += _columns(call, _nonzero(call, index))
+        else:
+            places.append(index)
+    return tuple(places)
+
+
+@handles("masked_select.default")
+def _masked_select(call: Call, x: Value, mask: Value) -> Value:
+    shape = broadcast_shapes(x.shape, mask.shape)
+    mask = call.broadcast(mask, shape)
+    return _index(call, call.broadcast(x, shape), (mask,))
+
+
+@handles("nonzero.default")
+def _nonzero(call: Call, x: Value) -> Value:
+    """Where x is not zero; how many places that are, only a run knows."""
+    return call.b.nonzero(x, binds=(call.importer.late_symbol(call.node),))
+
+
+@handles("nonzero_numpy.default")
+def _nonzero_numpy(call: Call, x: Value) -> tuple[Value, ...]:
+    return tuple(_columns(call, _nonzero(call, x)))
+
+
+def _columns(call: Call, places: Value) -> list[Value]:
+    count, rank = places.shape
+    columns = (
+        call.b.slice(places, axis=1, start=axis, stop=axis + 1)
+        for axis in range(call.static(rank, "the rank"))
+    )
+    return [call.reshape(column, (count,)) for column in columns]
 
 
 def at_places(

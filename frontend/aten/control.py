@@ -1,0 +1,117 @@
+"""Control flow over tensors.
+
+torch leaves `torch.cond`, `while_loop` and `scan` as operations that own graphs, with everything
+that these read among the operands.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import fx
+
+from ...ir.builder import Builder
+from ...ir.graph import Graph, Value
+from ..importer import HANDLERS, POISON, Call, Declined, Importer
+
+Operand = Value | Any  # a number or a dim is the same in the sub-graph, and no operand of ours
+
+
+class _Part(NamedTuple):
+    """A sub-graph, and whether all of it could be imported."""
+
+    graph: Graph
+    is_whole: bool
+
+
+def _cond(
+    call: Call,
+    pred: Value | bool,
+    then: fx.GraphModule,
+    otherwise: fx.GraphModule,
+    operands: Sequence[Operand] = (),
+) -> Any:
+    if isinstance(pred, bool):
+        raise Declined("its condition is known while tracing: branch in Python")
+    parts = [_part(call, name, m, operands) for name, m in (("then", then), ("else", otherwise))]
+    if not all(part.is_whole for part in parts):
+        return POISON
+    graphs = {"then": parts[0].graph, "otherwise": parts[1].graph}
+    return _tuple(call.b.cond(pred, *_values(operands), **graphs))
+
+
+def _while_loop(
+    call: Call,
+    condition: fx.GraphModule,
+    body: fx.GraphModule,
+    carried: Sequence[Operand],
+    others: Sequence[Operand] = (),
+) -> Any:
+    _require_tensors(carried, "carried")
+    operands = (*carried, *others)
+    parts = [_part(call, "condition", condition, operands), _part(call, "body", body, operands)]
+    if not all(part.is_whole for part in parts):
+        return POISON
+    graphs = {"condition": parts[0].graph, "body": parts[1].graph}
+    return _tuple(call.b.while_loop(*_values(operands), carried=len(carried), **graphs))
+
+
+def _scan(
+    call: Call,
+    body: fx.GraphModule,
+    init: Sequence[Operand],
+    xs: Sequence[Operand],
+    others: Sequence[Operand] = (),
+) -> Any:
+    _require_tensors(init, "carried")
+    if not init:
+        raise Declined("nothing is carried from one step to the next")
+    slices = [_Slice(x) for x in xs]
+    part = _part(call, "body", body, (*init, *slices, *others))
+    if not part.is_whole:
+        return POISON
+    count = xs[0].shape[0] if xs else 0
+    sizes = {"carried": len(init), "stacked": len(xs), "count": count}
+    return _tuple(call.b.scan(*init, *xs, *_values(others), body=part.graph, **sizes))
+
+
+HANDLERS.update({"cond": _cond, "while_loop": _while_loop, "scan": _scan})
+
+
+class _Slice(NamedTuple):
+    """What a step of a scan is given of a stacked operand."""
+
+    of: Value
+
+
+def _part(call: Call, name: str, module: fx.GraphModule, operands: Sequence[Operand]) -> _Part:
+    outer = call.importer
+    b = Builder(name, call.b.symbols.values())
+    inner = Importer(b, outer.table, outer.strip, outer.missing)
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    env: dict[fx.Node, Any] = {}
+    for number, (node, operand) in enumerate(zip(placeholders, operands, strict=True)):
+        if isinstance(operand, _Slice):
+            type = operand.of.type
+            env[node] = b.input(f"x{number}", type.shape[1:], type.dtype)
+        elif isinstance(operand, Value):
+            env[node] = b.input(f"x{number}", operand.shape, operand.dtype)
+        else:
+            env[node] = operand
+    results = inner.run(module.graph, module, env)
+    is_whole = all(result is not POISON for result in results)
+    if is_whole:
+        _require_tensors(results, f"a result of its {name}")
+    return _Part(b.graph(results if is_whole else ()), is_whole)
+
+
+def _require_tensors(values: Sequence[Operand], what: str) -> None:
+    if not all(isinstance(value, Value) for value in values):
+        raise Declined(f"{what} is a number: make it a tensor")
+
+
+def _values(operands: Sequence[Operand]) -> list[Value]:
+    return [x for x in operands if isinstance(x, Value)]
+
+
+def _tuple(results: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return results if isinstance(results, tuple) else (results,)
