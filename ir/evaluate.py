@@ -140,7 +140,8 @@ def run_op(
         if op.kind == "call":  # a function of arrays as they are declared
             declared = zip(operands, node.operands, strict=True)
             return op.reference(*(_as_declared(a, v.dtype, None) for a, v in declared), **attrs)
-        if op.kind == "source" and precision is not None and attrs["dtype"].is_float:
+        dtype = attrs.get("dtype") if op.kind == "source" else None
+        if precision is not None and dtype is not None and dtype.is_float:
             attrs = {**attrs, "dtype": dtype_of(np.dtype(precision))}  # constants unrounded too
         return op.reference(*_widen(operands, precision), **attrs)
     if op.combine is not None:

@@ -42,15 +42,19 @@ def throw_away():
             del table[name]
 
 
-def linear(b, x, n=5):
-    return b.matmul(x, b.weight("weight", (n, x.shape[-1])), transpose_w=True)
+def weight(b, *shape):
+    return b.weight(f"w{len(b.weights)}", shape)
+
+
+def linear(b, x):
+    return b.matmul(x, weight(b, 5, x.shape[-1]), transpose_w=True)
 
 
 # heading -> cases: how the op is used (x is [t, 6]), and the result in NumPy
 EXAMPLES = {
     "An elementwise op": [
         (
-            lambda b, x: b.squared_relu_less(x, b.weight("y", (6,))),
+            lambda b, x: b.squared_relu_less(x, weight(b, 6)),
             lambda x, y: np.maximum(x, 0) ** 2 - y,
         ),
         (
@@ -58,7 +62,7 @@ EXAMPLES = {
             lambda x: np.maximum(x.sum(1, keepdims=True), 0) ** 2 - x,
         ),
         (
-            lambda b, x: b.squared_relu_less(linear(b, x), b.weight("y", (5,))),
+            lambda b, x: b.squared_relu_less(linear(b, x), weight(b, 5)),
             lambda x, w, y: np.maximum(x @ w.T, 0) ** 2 - y,
         ),
     ],
@@ -83,40 +87,48 @@ EXAMPLES = {
         (lambda b, x: b.reversed(linear(b, x), axis=0), lambda x, w: (x @ w.T)[::-1]),
     ],
 }
-CASES = [(heading, number) for heading, uses in EXAMPLES.items() for number in range(len(uses))]
 LENGTHS = [1, 7]
 
 
-def built(heading: str, number: int):
-    """A graph over x [t, 6], the builder it is from, and what NumPy says of it."""
+@pytest.fixture(params=EXAMPLES)
+def uses(request):
+    """The uses of an example, which is declared."""
+    heading = request.param
     exec(example(heading), {"__name__": "example", "__package__": "tilewright.ir.ops"})
-    use, expected = EXAMPLES[heading][number]
+    return EXAMPLES[heading]
+
+
+def built(uses):
+    """A builder with x [t, 6], and of each use its output, weights, and what NumPy says of it."""
     b = Builder("example")
-    out = use(b, b.input("x", (b.dim("t", 1, 64), 6)))
-    return b, out, expected
+    x, found = b.input("x", (b.dim("t", 1, 64), 6)), []
+    for use, expected in uses:
+        before = len(b.weights)
+        found.append((use(b, x), b.weights[before:], expected))
+    return b, found
 
 
-@pytest.mark.parametrize(("heading", "number"), CASES)
-def test_reference_and_compiled_program_agree_with_numpy(heading, number, device):
-    b, out, expected = built(heading, number)
-    graph = b.graph([out])
-    rng = np.random.default_rng(number)
+def test_reference_and_compiled_program_agree_with_numpy(uses, device):
+    b, found = built(uses)
+    graph = b.graph([out for out, _, _ in found])
+    rng = np.random.default_rng(0)
     weights = {w.name: rng.standard_normal(w.shape).astype(np.float32) for w in graph.weights}
     target = resolve_target(device)
     made = compile_graph(graph, weights, dense(), target)
     run = Executable(made.program, made.weights, open_device(target))
     for t in LENGTHS:
         x = rng.standard_normal((t, 6)).astype(np.float32)
-        want = expected(x.astype(np.float64), *(w.astype(np.float64) for w in weights.values()))
-        np.testing.assert_allclose(evaluate(graph, {"x": x}, weights)[0][0], want, atol=1e-9)
-        np.testing.assert_allclose(run(x)[0].numpy(), want, rtol=2e-5, atol=2e-5)
+        referred, _ = evaluate(graph, {"x": x}, weights)
+        for (_, own, expected), reference, got in zip(found, referred, run(x), strict=True):
+            want = expected(x.astype(np.float64), *(weights[w.name].astype(float) for w in own))
+            np.testing.assert_allclose(reference, want, atol=1e-9)
+            np.testing.assert_allclose(got.numpy(), want, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("heading", "number"), CASES)
-def test_one_triton_kernel(runner, heading, number):
-    b, out, _ = built(heading, number)
-    for t in LENGTHS:
-        case = samples.make(b, [out], {"t": t})
+def test_one_triton_kernel_each(runner, uses):
+    for use in uses:
+        b, [(out, _, _)] = built([use])
+        case = samples.make(b, [out], {"t": LENGTHS[-1]})
         _, buckets = choices(case.kernel, get_target("sm_90"))
         for schedule in dict.fromkeys(schedule for _, _, schedule in buckets):
             check(runner, case, schedule)
