@@ -223,7 +223,8 @@ class Contract(Part):
 
     `x` is over batch, m, k; each of `ws` over batch, n, k; `stats` are reductions over k of
     elements over batch, m, k, one value a row (b, m); `stores` are over batch, m, n and use
-    Ref("acc0"), ..., and the stats' names. Accumulates in `accumulator_of(x_dtype)`.
+    Ref("acc0"), ..., and the stats' names. Accumulates in `accumulator_of(x_dtype)`. `phases` are
+    reductions over k, too, as in Reduce, made before: x and later phases may use their names.
     `x_dtype` and `w_dtype` are the dtypes a matrix unit is fed with (that of the stored operand).
     """
 
@@ -237,6 +238,7 @@ class Contract(Part):
     stores: tuple[Store, ...]
     x_dtype: DType
     w_dtype: DType
+    phases: tuple[tuple[Reduction, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def lower_group(
     nodes, origin = _expand(nodes, results)
     inliner = Inliner(graph, nodes, encodings, ranges)
     outputs = [origin[r] for r in results]
-    template = template_of(nodes)
+    template = template_of(*nodes)
     parts = template.lower(inliner, nodes, outputs)
     # parameters made for expanded copies stand for the original values
     back = {copy: value for value, copy in origin.items()}
@@ -72,16 +72,12 @@ def lower_group(
 def _expand(
     nodes: Sequence[Node], results: Sequence[Value]
 ) -> tuple[list[Node], dict[Value, Value]]:
-    """Nodes with composites taken apart but for those that the template keeps whole.
-
-    With it, where each original result went.
-    """
-    template = template_of(nodes)
+    """Nodes with composites taken apart, and where each original result went."""
     b = Builder("group")
     to: dict[Value, Value] = {}
     for node in nodes:
         operands = [to.get(v, v) for v in node.operands]
-        if node.op.kind != "composite" or template.keeps(node):
+        if node.op.kind != "composite":
             new = b.node(node.op, operands, node.attrs, loc=node.loc)
             to.update(zip(node.results, new.results))
         else:

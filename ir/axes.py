@@ -84,11 +84,12 @@ class Axes:
         args = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
         out = node.op.decomposition(b, *args, **node.attrs)
         return tuple(
-            tuple(self._through(b.nodes, arg, axis, out) for axis in range(arg.type.rank))
+            tuple(self.through(b.nodes, arg, axis, out) for axis in range(arg.type.rank))
             for arg in args
         )
 
-    def _through(self, nodes: Sequence[Node], start: Value, axis: int, end: Value) -> Along:
+    def through(self, nodes: Sequence[Node], start: Value, axis: int, end: Value) -> Along:
+        """Where an axis of `start` lies in `end`, which the nodes, in order, make of it."""
         places: dict[Value, int | None] = {start: axis}
         for node in nodes:
             along = self.follow(node, [places.get(v) for v in node.operands])

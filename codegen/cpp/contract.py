@@ -16,7 +16,7 @@ from . import dims
 from .contract_plain import emit_plain
 from .elements import Scope, stored_type
 from .pointwise import decode
-from .reduce import buffers, combines, declare_states
+from .reduce import buffers, combines, declare_states, sweep_row
 from .scalars import convert
 from .sweep import Sink, buffer_sink, store_sink, sweep
 
@@ -111,7 +111,7 @@ class _Tiled:
     def lines(self) -> list[str]:
         body = [*self.fields(), *self.fill(), *self.weights(), *self.finish()]
         return [
-            *combines(self.kernel, self.part.stats, self.name),
+            *self.combines(),
             f"struct {self.name}_s {{",
             *("    " + line for line in body),
             "};",
@@ -122,6 +122,11 @@ class _Tiled:
             "    tw_contract(s, team);",
             "}",
         ]
+
+    def combines(self) -> list[str]:
+        part = self.part
+        reductions = (*part.stats, *(r for phase in part.phases for r in phase))
+        return combines(self.kernel, reductions, self.name)
 
     def fields(self) -> list[str]:
         lines = [
@@ -173,6 +178,8 @@ class _Tiled:
         scope = Scope(self.kernel, self.axes, extents=self.extents)
         scope.push(self.outer, hoists=False)
         self.rows(scope)
+        for phase in part.phases:
+            sweep_row(scope, part.k, phase, self.name, self.outer)
         states = declare_states(scope, part.stats, self.name)
         scope.push(hoists=False)
         scope.write("const int64_t k1 = tw_lesser(k0 + TW_KB, K);")

@@ -5,7 +5,7 @@ from ..loops import Contract, LoopKernel, accumulator_of
 from . import dims
 from .elements import Scope, value_type
 from .pointwise import declarations, decode
-from .reduce import combines, declare_states, reduce_stretches
+from .reduce import combines, sweep_row
 from .scalars import convert
 from .sweep import store_sink, sweep
 
@@ -27,12 +27,9 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     columns, extent = dims.text(part.n.extent), dims.text(part.k.extent)
     scope.write(f"const int64_t n0 = item % blocks * {_COLUMNS};")
     scope.write(f"const int64_t n1 = tw_lesser(n0 + {_COLUMNS}, {columns});")
-    states = declare_states(scope, part.stats, name)
-    if states:
-        reduce_stretches(scope, k, "0", extent, part.stats, states)
-    for reduction, state in zip(part.stats, states):
-        scope.write(f"const {value_type(reduction.dtype)} {reduction.name} = {state}.get();")
-        scope.refs[reduction.name] = (reduction.name, outer)
+    phases = [phase for phase in (*part.phases, part.stats) if phase]
+    for phase in phases:
+        sweep_row(scope, part.k, phase, name, outer)
     for i, w in enumerate(part.ws):
         scope.write(f"{type} acc{i}[{_COLUMNS}];")
         scope.push(frozenset((n,)), hoists=False)
@@ -54,7 +51,7 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
             scope.write(line)
     sweep(scope, n, "n0", "n1", [store_sink(s) for s in part.stores])
     return [
-        *combines(kernel, part.stats, name),
+        *(line for phase in phases for line in combines(kernel, phase, name)),
         f"static void {name}(TW_ARGS) {{",
         *("    " + line for line in declarations(kernel)),
         *(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...ir.dim import product
 from ...ir.types import DType
-from ..loops import Element, LoopKernel, Reduce, Reduction
+from ..loops import Axis, Element, LoopKernel, Reduce, Reduction
 from . import dims
 from .combine import combine_struct
 from .elements import Scope, value_type
@@ -102,11 +102,10 @@ class _Emitter:
         for line in decode(tuple(a for a in part.rows if a.extent != 1), "row"):
             scope.write(line)
         for number, phase in enumerate(part.phases):
-            states = self.chunks(number, phase) if self.chunked else self.whole(phase)
-            for reduction, state in zip(phase, states):
-                kind = value_type(reduction.dtype)
-                scope.write(f"const {kind} {reduction.name} = {state}.get();")
-                scope.refs[reduction.name] = (reduction.name, self.known)
+            if not self.chunked:
+                sweep_row(scope, part.axis, phase, self.name, self.known)
+                continue
+            define(scope, phase, self.chunks(number, phase), self.known)
         if part.row_stores:
             self.row_stores()
         if part.stores:
@@ -128,11 +127,6 @@ class _Emitter:
         head = "if (!wide || team->tid == 0) {" if self.chunked else "{"
         for line in (head, *("    " + x for x in lines), "}"):
             scope.write(line)
-
-    def whole(self, phase: Sequence[Reduction]) -> list[str]:
-        states = declare_states(self.scope, phase, self.name)
-        reduce_stretches(self.scope, self.part.axis.name, "0", self.extent, phase, states)
-        return states
 
     def chunks(self, number: int, phase: Sequence[Reduction]) -> list[str]:
         """The states of a phase, merged over chunks; written for one thread and for all."""
@@ -233,6 +227,25 @@ def _known_state(reduction: Reduction) -> str | None:
     state = _STATES.get((combine.function, combine.identity, combine.picks_index))
     value, running = value_type(reduction.value.dtype), value_type(reduction.running)
     return None if state is None else state.format(v=value, a=running)
+
+
+def sweep_row(
+    scope: Scope, axis: Axis, phase: Sequence[Reduction], name: str, known: frozenset[str]
+) -> None:
+    """Make the results of a phase known, of one row: `known` are its axes."""
+    states = declare_states(scope, phase, name)
+    reduce_stretches(scope, axis.name, "0", dims.text(axis.extent), phase, states)
+    define(scope, phase, states, known)
+
+
+def define(
+    scope: Scope, phase: Sequence[Reduction], states: Sequence[str], known: frozenset[str]
+) -> None:
+    """Make what the states have come to known by the names of the reductions."""
+    for reduction, state in zip(phase, states):
+        kind = value_type(reduction.dtype)
+        scope.write(f"const {kind} {reduction.name} = {state}.get();")
+        scope.refs[reduction.name] = (reduction.name, known)
 
 
 def reduce_stretches(

@@ -7,16 +7,36 @@ left merges among itself.
 
 from collections.abc import Iterator
 
+from ...ir.errors import UnsupportedOp
 from ...ir.graph import Graph, Node, Value
-from ...ir.index_map import stored_strides, strided_sources
+from ...ir.index_map import stored_strides
 from ...ir.report import Findings
 from ...ir.target import Target
 from ...ir.weight_only import decodes, is_view_of_weight
 from ..cost import Way, compared
-from .grouping import Group, Groups
-from .row_groups import RowGroup, squeezed
+from ..groups import Group, Groups
+from ..templates import TEMPLATES, template_of
+from ..templates.template import Template
+from .statistics import Statistics
 
-MAX_NORM_READERS = 4  # products that may each repeat a norm's statistics
+
+class Step(Template):
+    """A node that no kernel computes (a copy, a call, a branch): it reads whole buffers, alone."""
+
+    name = "step"
+    kinds = frozenset()
+    parts = ()
+
+    def stored_operand(self, groups: Groups, node: Node, number: int) -> Value | None:
+        return node.operands[number]
+
+
+STEP = Step()
+
+
+def kind_of(*nodes: Node) -> Template | None:
+    """The template of a group of nodes, or STEP."""
+    return STEP if nodes[0].is_step else template_of(*nodes)
 
 
 class Fusion:
@@ -27,22 +47,28 @@ class Fusion:
         self.target = target
         self.findings = findings
         self.facts = graph.facts
-        self.groups = Groups(graph, is_free)
+        require_kinds(graph)
+        self.groups = Groups(graph, kind_of)
         self.kept: set[Value] = set()  # what is read as it lies
 
     def run(self) -> Groups:
-        """The groups."""
+        """The groups. UnsupportedOp lists all nodes that no template takes."""
+        self.require_templates()
         self.take_views()
         self.keep_outputs()
         self.keep_operands()
         self.repeat_casts()
-        self.keep_step_operands()
         self.take_epilogues()
-        self.place_norms()
+        self.place_statistics()
         self.grow_reductions()
         self.merge_pointwise()
         self.merge_siblings()
         return self.groups
+
+    def require_templates(self) -> None:
+        """UnsupportedOp for what its own template does not take, not even alone."""
+        reasons = {n: g.template.why_not(g, n) for n, g in self.groups.of.items()}
+        raise_if_any([(node, reason) for node, reason in reasons.items() if reason is not None])
 
     def refuse(self, what: str, reason: str, value: Value | None = None) -> None:
         """Report a join that was considered and not made, with the bytes it would have saved."""
@@ -63,24 +89,25 @@ class Fusion:
             if node is None or node in groups.of or value in self.graph.states:
                 continue
             producer = node
-            while producer not in groups.of and producer.op.name in ("reshape", "transpose"):
+            while producer not in groups.of and producer.op.inverse is not None:
                 inner = producer.operands[0].node
                 if inner is None:
                     break
                 producer = inner
             own = groups.make(node)
-            if producer in groups.of and groups.of[producer].kind not in ("attention", "step"):
-                groups.merge(groups.of[producer], own)
+            if (group := groups.of.get(producer)) is not None and group is not own:
+                if group.template.why_not(group, node) is None:
+                    groups.merge(group, own)
 
     # ---- operands of kernels that read buffers as they lie ----
 
     def keep_operands(self) -> None:
-        """Attention reads strided views of buffers, sampling its operands as they lie."""
-        for node in self.graph.nodes:
-            if node.op.kind not in ("attention", "sample"):
-                continue
-            for name, operand in zip(node.op.operands, node.operands):
-                self.keep(self.strided(operand) if name in node.op.strided else operand)
+        """Some templates read operands as they lie, or through what leaves a buffer strided."""
+        for node, group in list(self.groups.of.items()):
+            for number in range(len(node.operands) if node is group.anchor else 0):
+                value = group.template.stored_operand(self.groups, node, number)
+                if value is not None:
+                    self.keep(value)
 
     def keep(self, value: Value) -> None:
         """Store a value as it is."""
@@ -88,21 +115,11 @@ class Fusion:
         if value.node is not None and value.node not in self.groups.of:
             self.groups.make(value.node)
 
-    def strided(self, value: Value) -> Value:
-        """What is stored of `value` or of what it is a view of; its last axis lies side by side."""
-        found = value
-        for view in strided_sources(value, self.facts):
-            if value.shape[-1:] in ((), (1,)) or view.strides[-1] == 1:
-                found = view.source
-            if view.source.node is None or view.source.node in self.groups.of:
-                break
-        return found
-
     def take_views(self) -> None:
         """attention, then a view that alone reads it and only orders its rows  ->  one kernel"""
         groups = self.groups
         for node in self.graph.nodes:
-            if node.op.kind != "attention":
+            if node not in groups.of or groups.of[node].template.grows_over != "views":
                 continue
             value, last = node.results[0], None
             plain = stored_strides(value, value, self.facts)
@@ -116,13 +133,6 @@ class Fusion:
                     last = user
             if last is not None:
                 groups.merge(groups.of[node], groups.make(last))
-
-    def keep_step_operands(self) -> None:
-        """What is no kernel reads whole buffers."""
-        for node in self.graph.nodes:
-            if node.is_step:
-                for operand in node.operands:
-                    self.keep(operand)
 
     def repeat_casts(self) -> None:
         """A cast to a wider float is part of loading what it widens, which stays stored narrow.
@@ -156,127 +166,81 @@ class Fusion:
             if any(n is not node and n.op.kind != "view" for n in own.nodes):
                 continue  # in a group already; a view there is an output made of it
             candidates = [
-                (groups.of[p], value)
+                (group, value)
                 for value in node.operands
-                if (p := self.same_elements(value)) is not None and groups.of[p].kind == "contract"
+                if (p := groups.same_elements(value)) is not None
+                and (group := groups.of[p]).template.grows_over == "elements"
             ]
             # the last product: the other operands are then there already
             for group, value in sorted(candidates, key=lambda c: -c[0].last):
-                if squeezed(node.results[0].shape) != squeezed(value.shape):
-                    self.refuse("epilogue", f"{node.op.name} broadcasts the product", value)
-                elif not self.reads_same_elements(node, group):
-                    self.refuse("epilogue", "it also reads the product at other places", value)
-                elif not groups.can_merge(group, own):
-                    self.refuse("epilogue", "another operand depends on the product", value)
+                problem = group.template.why_not(group, node)
+                if problem is None and not groups.can_merge(group, own):
+                    problem = "another operand depends on the product"
+                if problem is not None:
+                    self.refuse("epilogue", problem, value)
                 else:
                     groups.merge(group, own)
                     self.findings.fire("epilogue")
                     break
 
-    def reads_same_elements(self, node: Node, group: Group) -> bool:
-        """Whether every operand that is made of the group's values is so element by element."""
-        for value in node.operands:
-            if any(self.groups.of[p] is group for p in self.groups.sources(value)):
-                if self.same_elements(value) is None:
-                    return False
-                if squeezed(value.shape) != squeezed(node.results[0].shape):
-                    return False
-        return True
+    # ---- statistics of rows go into products ----
 
-    def same_elements(self, value: Value) -> Node | None:
-        """The grouped node that makes `value`, through casts and added or dropped axes of 1."""
-        node = value.node
-        while node is not None and node not in self.groups.of:
-            if node.op.name not in ("reshape", "cast"):
-                return None
-            inner = node.operands[0]
-            if squeezed(inner.shape) != squeezed(node.results[0].shape):
-                return None
-            node = inner.node
-        return node
-
-    # ---- norms go into products ----
-
-    def place_norms(self) -> None:
-        """rms_norm read by products only  ->  part of each of them"""
+    def place_statistics(self) -> None:
+        """A norm (or what amounts to one) that only products read  ->  part of each of them"""
         groups = self.groups
         for node in self.graph.nodes:
-            if node.op.name != "rms_norm" or node not in groups.of:
+            if node.op.kind not in ("reduce", "composite") or not groups.alone(node):
                 continue
-            casts = self.casts_after(node)
-            problem = self.norm_problem(node, casts)
-            if problem is None and self.follows_reduction(node):
-                problem = "it joins the reduction before it, which reads its rows anyway"
+            found = Statistics(groups, node)
+            problem = found.problem()
             if problem is not None:
                 self.refuse("prologue", problem, node.results[0])
                 continue
-            for free in (node, *casts):
+            for free in found.nodes:
                 groups.free(free)
             self.findings.fire("prologue")
-
-    def casts_after(self, node: Node) -> list[Node]:
-        """Casts that read the norm: one computed in float32 is narrowed for the products."""
-        return [
-            reader
-            for reader in self.groups.readers(node)
-            if reader.op.name == "cast" and self.groups.of[reader].nodes == {reader}
-        ]
-
-    def norm_problem(self, node: Node, casts: list[Node]) -> str | None:
-        """Why the norm cannot be repeated by each product that reads it."""
-        groups = self.groups
-        if any(groups.leaves(n) for n in (node, *casts)):
-            return "the norm is a result of the graph"
-        readers = [r for r in groups.readers(node) if r not in casts]
-        readers += [r for cast in casts for r in groups.readers(cast)]
-        if not readers:
-            return "nobody reads the norm"
-        if len(readers) > MAX_NORM_READERS:
-            return f"{len(readers)} products read the norm, the limit is {MAX_NORM_READERS}"
-        for reader in readers:
-            if reader.op.kind != "contract":
-                return f"{reader.op.name} reads the norm, not only products"
-            if not self.is_whole_x(reader, node):
-                return f"the norm is not the x of {reader.op.name} as it stands"
-        return None
-
-    def follows_reduction(self, node: Node) -> bool:
-        """Whether x is made from another norm's (or reduction's) rows, element by element."""
-        shape = squeezed(node.operands[0].shape)
-        stack, seen = [node.operands[0]], set()
-        while stack:
-            value = stack.pop()
-            maker = self.same_elements(value)
-            if maker is None or maker in seen:
-                continue
-            seen.add(maker)
-            kind = self.groups.of[maker].kind
-            if kind == "reduce":
-                return squeezed(maker.operands[0].shape) == shape
-            if kind == "pointwise" and maker.op.kind == "elementwise":
-                stack += [v for v in maker.operands if squeezed(v.shape) == shape]
-        return False
-
-    def is_whole_x(self, product: Node, norm: Node) -> bool:
-        """Whether the product's x is the norm, its last axis kept, and no weight is."""
-        if any(norm in self.groups.sources(w) for w in product.operands[1:]):
-            return False
-        value = product.operands[0]
-        while value.node is not norm:
-            node = value.node
-            if node is None or node.op.name not in ("reshape", "cast"):
-                return False
-            value = node.operands[0]
-        return value.shape[-1] == product.operands[0].shape[-1]
 
     # ---- reductions take what surrounds them ----
 
     def grow_reductions(self) -> None:
         """A reduction, others of the same rows, what comes before and after  ->  one kernel"""
         for group in self.groups.all():
-            if group.kind == "reduce" and group.anchor in self.groups.of:
-                if self.groups.of[group.anchor] is group:
-                    RowGroup(self.groups, group, self.refuse, self.findings).grow()
+            if group.template.grows_over == "rows" and self.groups.of.get(group.anchor) is group:
+                while sum(self.take(group, node) for node in self.followers(group)):
+                    pass  # what joined has readers of its own
+                self.give_back(group)
+
+    def followers(self, group: Group) -> list[Node]:
+        """Readers of the group, in order."""
+        groups = self.groups
+        found = {r for n in group.nodes for r in groups.readers(n) if groups.of[r] is not group}
+        return sorted(found, key=groups.place.__getitem__)
+
+    def take(self, group: Group, node: Node) -> bool:
+        if not self.groups.alone(node):
+            return False
+        problem = group.template.why_not(group, node)
+        if problem is None and not self.groups.can_merge(group, self.groups.of[node]):
+            problem = "another operand depends on the reduction"
+        if problem is not None:
+            if node.op.kind in ("elementwise", "reduce", "composite"):
+                self.refuse("reduction", f"{node.op.name}: {problem}", node.results[0])
+            return False
+        self.groups.move(node, group)
+        self.findings.fire("reduction")
+        return True
+
+    def give_back(self, group: Group) -> None:
+        """Take out nodes that others read but that the kernel cannot store."""
+        groups = self.groups
+        for node in sorted(group.nodes, key=groups.place.__getitem__, reverse=True):
+            if node.op.kind != "elementwise":
+                continue
+            problem = group.template.why_not_stored(group, node)
+            if problem and (groups.reading_groups(node) or groups.leaves(node)):
+                group.nodes.discard(node)
+                groups.make(node)
+                self.refuse("reduction", f"{node.op.name}: {problem} that others read")
 
     # ---- what is left ----
 
@@ -287,7 +251,7 @@ class Fusion:
             if node not in groups.of:
                 continue
             own = groups.of[node]
-            if own.kind != "pointwise" or groups.leaves(node):
+            if own.template.grows_over != "anything" or groups.leaves(node):
                 continue
             readers = groups.reading_groups(node)
             if len(readers) == 1:
@@ -314,25 +278,8 @@ class Fusion:
             return "what a state op returns is read by a later kernel only"
         if any(self.groups.reading_groups(n) not in ([], [reader]) for n in own.nodes):
             return "another result of the group is read elsewhere"
-        if reader.kind == "pointwise":
-            return None
-        if reader.kind == "reduce":
-            return None if node.op.kind == "elementwise" else f"{node.op.name} before a reduction"
-        if reader.kind == "contract":
-            return self.prologue_problem(node, own, reader)
-        return f"{reader.anchor.op.name} stands alone"
-
-    def prologue_problem(self, node: Node, own: Group, reader: Group) -> str | None:
-        anchor = reader.anchor
-        if any(n.op.kind != "elementwise" for n in own.nodes):
-            return f"{node.op.name} cannot be computed inside a product's loop"
-        reads_x = node in self.groups.sources(anchor.operands[0])
-        reads_w = any(node in self.groups.sources(w) for w in anchor.operands[1:])
-        if reads_w:
-            return "a weight's expression would be computed again for every row"
-        if reads_x and any(n.op.cost == "expensive" for n in own.nodes):
-            return "an expensive x would be computed again for every tile of columns"
-        return None
+        problems = (reader.template.why_not(reader, n) for n in own.nodes)
+        return next((problem for problem in problems if problem is not None), None)
 
     def repeat_or_store(self, node: Node, own: Group, readers: list[Group]) -> None:
         problem = self.repeat_problem(node, own, readers)
@@ -349,8 +296,8 @@ class Fusion:
         if node.op.cost == "expensive":
             return f"{node.op.name} is expensive"
         for reader in readers:
-            if reader.kind not in ("pointwise", "reduce"):
-                return f"a {reader.kind} group reads it"
+            if reader.template.grows_over not in ("anything", "rows"):
+                return f"a {reader.template.name} group reads it"
         count, made = len(readers), node.results[0]
         stored, points = self.hint_bytes(made), self.facts.hint(made.type.numel)
         operands = sum(self.hint_bytes(v) for v in node.operands)
@@ -366,7 +313,7 @@ class Fusion:
         groups = self.groups
         by_input: dict[Value, list[Group]] = {}
         for group in groups.all():
-            if group.kind == "pointwise":
+            if group.template.grows_over == "anything":
                 for value in self.inputs(group):
                     by_input.setdefault(value, []).append(group)
         for sharing in by_input.values():
@@ -396,6 +343,27 @@ class Fusion:
                         yield v
 
 
-def is_free(node: Node) -> bool:
-    """Views and sources are never stored for their own sake."""
-    return node.op.kind in ("view", "source")
+def require_kinds(graph: Graph) -> None:
+    """UnsupportedOp for all nodes of kinds that no template has."""
+    known = sorted(kind for template in TEMPLATES for kind in template.kinds)
+    reason = f"no template takes ops of its kind; they take {', '.join(known)}"
+    raise_if_any([(n, f"{reason}, not {n.op.kind}") for n in graph.nodes if kind_of(n) is None])
+
+
+def raise_if_any(problems: list[tuple[Node, str]]) -> None:
+    """One UnsupportedOp for all nodes without a kernel, equal ones once, with the first place."""
+    if not problems:
+        return
+    found: dict[tuple[str, str], list[Node]] = {}
+    for node, reason in problems:
+        found.setdefault((node.op.name, reason), []).append(node)
+    raise UnsupportedOp(
+        f"no kernel for {', '.join(dict.fromkeys(name for name, _ in found))}",
+        where=next((n.loc for n, _ in problems if n.loc), ""),
+        facts="\n".join(
+            f"{name} x {len(nodes)}, first {nodes[0].loc or 'of ' + str(nodes[0].results[0].type)}:"
+            f" {reason}"
+            for (name, reason), nodes in found.items()
+        ),
+        fix="write it in other operations, or add a template: see docs/adding_a_template.md",
+    )

@@ -8,8 +8,8 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.plan import Plan
 from ...ir.report import Findings
 from ...ir.target import TARGETS, Target
-from .fusion import Fusion
-from .grouping import Groups, kind_of
+from ..groups import Groups
+from .fusion import Fusion, kind_of
 
 
 def partition(graph: Graph, findings: Findings, target: Target = TARGETS["cpu"]) -> Plan:
@@ -87,7 +87,7 @@ def summary(plan: Plan) -> list[str]:
     count: Counter[str] = Counter()
     moved: Counter[str] = Counter()
     for name, nodes in plan.groups.items():
-        kind = kind_of(nodes)
+        kind = kind_of(*nodes).name
         count[kind] += 1
         moved[kind] += plan.graph.facts.hint(traffic(plan, name))
     return [f"{count[k]} {k} groups, {moved[k]:,} bytes" for k in sorted(count)]

@@ -1,9 +1,6 @@
 """The templates, in the order in which they are asked: a file each. See `template.py`."""
 
-from collections.abc import Iterable
-
 from ...ir.dim import Dim
-from ...ir.errors import UnsupportedOp
 from ...ir.graph import Node
 from ...ir.target import Target
 from ..loops import LoopKernel, Part
@@ -29,20 +26,10 @@ TEMPLATES: tuple[Template, ...] = (
 )
 
 
-def template_of(nodes: Iterable[Node]) -> Template:
-    """The template whose kernel the nodes would be. UnsupportedOp where it is none's."""
-    nodes = list(nodes)
-    for template in TEMPLATES:
-        if any(node.op.kind in template.kinds for node in nodes):
-            return template
-    first = nodes[0]
-    raise UnsupportedOp(
-        f"no template takes {first.op.name}",
-        where=first.loc or "",
-        facts=f"its kind is {first.op.kind}; templates take "
-        f"{', '.join(sorted(kind for t in TEMPLATES for kind in t.kinds))}",
-        fix="decompose it first",
-    )
+def template_of(*nodes: Node) -> Template | None:
+    """The template whose kernel the nodes would be; None where no template has such a kind."""
+    kinds = {node.op.kind for node in nodes}
+    return next((template for template in TEMPLATES if kinds & template.kinds), None)
 
 
 def template_with(part: Part) -> Template:

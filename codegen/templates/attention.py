@@ -10,12 +10,14 @@ from typing import ClassVar
 from ...ir.dim import Dim, ceildiv, minimum, product, symbol
 from ...ir.errors import UnsupportedOp
 from ...ir.graph import Node, Value
+from ...ir.index_map import strided_sources
 from ...ir.indexing import coefficient_of, linearize
 from ...ir.target import Target
 from ...ir.types import f32
 from ..cost import scaled
 from ..elements import index_facts
 from ..forward import forward_index, trailing_views
+from ..groups import Group, Groups
 from ..inline import Inliner
 from ..loops import Load, LoopKernel, Part, feed_dtype
 from .template import (
@@ -125,18 +127,31 @@ class AttentionTemplate(Template):
     kinds = frozenset(("attention",))
     parts = (Attention,)
 
+    grows_over = "views"
+
+    def why_not(self, group: Group, node: Node) -> str | None:
+        if node is not group.anchor:
+            return f"{group.anchor.op.name} stands alone"
+        types = (v.type for v in node.operands)
+        return None if node.op.refusal is None else node.op.refusal(*types)
+
+    def stored_operand(self, groups: Groups, node: Node, number: int) -> Value | None:
+        """Of what is a strided view of a buffer, with a head side by side, the buffer."""
+        value = node.operands[number]
+        if node.op.operands[number] not in node.op.strided:
+            return value
+        found = value
+        for view in strided_sources(value, groups.graph.facts):
+            if value.shape[-1:] in ((), (1,)) or view.strides[-1] == 1:
+                found = view.source
+            if view.source.node is None or view.source.node in groups.of:
+                break
+        return found
+
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
     ) -> tuple[Attention]:
         node = next(n for n in nodes if n.op.kind == "attention")
-        problem = node.op.refusal and node.op.refusal(*(v.type for v in node.operands))
-        if problem:
-            raise UnsupportedOp(
-                f"no kernel for {node.op.name}: {problem}",
-                where=node.loc or "",
-                facts=", ".join(str(v.type) for v in node.operands),
-                fix="decompose it, or cast its operands",
-            )
         given = dict(zip(node.op.operands, node.operands))
         q = given["q"]
         *batch, heads, queries, head_dim = q.shape if "k" in given else _heads_first(q.shape)

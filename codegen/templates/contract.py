@@ -1,35 +1,41 @@
 """Kernels around one contraction: prologue on the operands, accumulators, epilogue."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from ...ir.dim import Dim, product
-from ...ir.errors import UnsupportedOp
+from ...ir.builder import Builder
+from ...ir.dim import Dim, maximum, product, symbols_of
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize, linearize
-from ...ir.op import get_op
-from ...ir.scalar import parse_scalar
 from ...ir.target import Target
 from ...ir.types import DType, f32
+from ..elements import Numbering
 from ..forward import forward_index, path_between
+from ..groups import Group
 from ..inline import Inliner, broadcast_index, build_scalar
 from ..loops import (
     SUM,
     Apply,
     Axis,
+    Cast,
     Const,
     Contract,
     Element,
     LoopKernel,
     Reduction,
-    Ref,
     Store,
     accumulated,
     accumulator_of,
 )
 from .contract_schedules import contract_defaults
-from .template import Bucket, Template
+from .reduce import reduced
+from .rows import reduced_axes
+from .template import Bucket, Template, follows_elements
 
-_PASSES_SCALE = ("reshape", "transpose", "cast")  # what may stand between an rms_norm and x
+Stats = tuple[Reduction, ...]
+Factors = list[tuple[str, Element]]  # ("mul" or "div", by what)
+
+EXPENSIVE = "an expensive x would be computed again for every tile of columns"
 
 
 class ContractTemplate(Template):
@@ -38,20 +44,45 @@ class ContractTemplate(Template):
     name = "contract"
     kinds = frozenset(("contract",))
     parts = (Contract,)
+    grows_over = "elements"
 
-    def keeps(self, node: Node) -> bool:
-        """An rms_norm: it is folded into the loop."""
-        return node.op.name == "rms_norm"
+    def why_not(self, group: Group, node: Node) -> str | None:
+        if node is group.anchor or node.op.kind == "view":
+            return None
+        if group.follows(node):
+            return follows_elements(group, node)
+        sources = [group.groups.sources(v) for v in group.anchor.operands]
+        beside = group.groups.of[node].nodes
+        feeds_x, *feeds_ws = (not beside.isdisjoint(found) for found in sources)
+        if any(feeds_ws):
+            return "a weight's expression would be computed again for every row"
+        if node.op.kind in ("reduce", "composite"):
+            return self.why_no_statistic(group, node)
+        if node.op.kind != "elementwise":
+            return f"{node.op.name} cannot be computed inside a product's loop"
+        return EXPENSIVE if feeds_x and node.op.cost == "expensive" else None
+
+    def why_no_statistic(self, group: Group, node: Node) -> str | None:
+        """Why a reduction or a norm is not of the rows of x."""
+        groups, x = group.groups, group.anchor.operands[0]
+        last = node.operands[0].type.rank - 1
+        if reduced_axes(groups.axes, node) != {last} or node.operands[0].shape[-1] != x.shape[-1]:
+            return f"{node.op.name} is not over what the product sums over"
+        if node.op.kind == "composite" and not (node.op.is_whole and is_cheap(node)):
+            return EXPENSIVE
+        between = groups.between(node, x)
+        for axis, size in enumerate(node.operands[0].shape[:-1]):
+            at = groups.axes.of(node)[0][axis] if size != 1 else None
+            if isinstance(at, int):
+                at = groups.axes.through(between, node.results[0], at, x)
+            if isinstance(at, str) or at == x.type.rank - 1:
+                return f"{node.op.name} is not one value for all that the product sums over"
+        return None
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
     ) -> tuple[Contract]:
-        anchors = [n for n in nodes if n.op.kind == "contract"]
-        if len(anchors) != 1:
-            raise UnsupportedOp(
-                f"{len(anchors)} contractions in one kernel", fix="partition them apart"
-            )
-        return (_ContractLowering(inliner, nodes, anchors[0]).lower(outputs),)
+        return (_ContractLowering(inliner, nodes).lower(outputs),)
 
     def points(self, part: Contract) -> Dim:
         return product(a.extent for a in (*part.batch, part.m, part.n))
@@ -67,15 +98,24 @@ class ContractTemplate(Template):
         return contract_defaults(kernel, target)
 
 
+def is_cheap(node: Node) -> bool:
+    """Whether a composite is cheap arithmetic, reductions aside."""
+    b = Builder("composite")
+    operands = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
+    node.op.decomposition(b, *operands, **node.attrs)
+    return all(n.op.kind == "reduce" or n.op.cost != "expensive" for n in b.nodes)
+
+
 class _ContractLowering:
-    def __init__(self, inliner: Inliner, nodes: Sequence[Node], anchor: Node):
+    def __init__(self, inliner: Inliner, nodes: Sequence[Node]):
         self.inliner = inliner
-        self.nodes = nodes
-        self.anchor = anchor
+        (anchor,) = [n for n in nodes if n.op.kind == "contract"]
+        self.contraction = anchor.op.contraction(**anchor.attrs)
         self.result = anchor.results[0]
         self.x, *self.ws = anchor.operands
+        self.statistics = [n for n in nodes if n.op.kind == "reduce"]
         *batch, m, n = self.result.shape
-        k = self.x.shape[-1]
+        k = self.x.shape[self.contraction.x.index("k") - 2]
         # one weight for all rows: leading axes of x are rows too
         flat = all(d == 1 for w in self.ws for d in w.shape[:-2])
         if flat:
@@ -91,28 +131,24 @@ class _ContractLowering:
             self.rows = (*index, inliner.axis("_m", m))
         self.n, self.k = Axis("_n", n), Axis("_k", k)
         self.n_at, self.k_at = inliner.axis("_n", n), inliner.axis("_k", k)
-        self.stats: list[Reduction] = []
-        self.scale: Element | None = None
 
-    def lower(self, outputs: list[Value]) -> Contract:
-        x = self.lower_x()
-        ws = tuple(self.lower_w(w) for w in self.ws)
-        acc = self.accumulators(len(ws))
+    def lower(self, outputs: Sequence[Value]) -> Contract:
+        x, stats, phases, factors = self.lower_x()
+        ws = tuple(map(self.lower_w, self.ws, self.contraction.ws))
+        accs = [accumulated(f"acc{i}", self.x.dtype) for i in range(len(ws))]
+        dtype = accs[0].dtype
+        for fn, by in factors:
+            accs = [Apply(fn, (a, by), dtype) for a in accs]
+        named = {f"acc{i}": a for i, a in enumerate(accs)}
+        result = build_scalar(self.contraction.tree, named, {}, dtype)
         index = (*self.rows, self.n_at)
 
-        def result(at: tuple[Dim, ...]) -> Element:
-            if at != index:
-                raise UnsupportedOp(
-                    "an epilogue reads the product at another place than it stores",
-                    where=self.anchor.loc or "",
-                    facts=f"at {index} it reads {at}",
-                    fix="partition the reader into another group",
-                )
-            return acc
+        def read(at: tuple[Dim, ...]) -> Element:
+            assert at == index, f"an epilogue at {index} reads the product at {at}"
+            return result
 
-        self.inliner.bound[self.result] = result
+        self.inliner.bound[self.result] = read
         self.inliner.forget()
-        stores = tuple(self.store(output, index) for output in outputs)
         return Contract(
             self.batch,
             self.m,
@@ -120,107 +156,111 @@ class _ContractLowering:
             self.k,
             x,
             ws,
-            tuple(self.stats),
-            stores,
+            stats,
+            tuple(self.store(output, index) for output in outputs),
             _stored_dtype(self.inliner, self.x),
             _stored_dtype(self.inliner, self.ws[0]),
+            phases,
         )
 
-    def lower_x(self) -> Element:
-        norm = self.find_norm()
-        if norm is not None:
-            self.bind_norm(norm)
-        index = broadcast_index((*self.rows, self.k_at), self.x.type)
-        element = self.inliner.element(self.x, index)
-        if norm is not None:  # outside the loop over k the norm has no meaning
-            del self.inliner.bound[norm.results[0]]
-            self.inliner.nodes.discard(norm)
-        return element
+    def lower_x(self) -> tuple[Element, Stats, tuple[Stats, ...], Factors]:
+        """x, statistics made beside the sums, those made before it in phases, factors of the sums.
 
-    def find_norm(self) -> Node | None:
-        norms = [n for n in self.nodes if n.op.name == "rms_norm"]
-        if not norms:
-            return None
-        value = self.x
-        while self.inliner.is_inside(value) and value.node.op.name in _PASSES_SCALE:
-            value = value.node.operands[0]
-        norm = norms[0]
-        if (
-            len(norms) > 1
-            or value is not norm.results[0]
-            or norm.operands[0].shape[-1] != self.k.extent
-        ):
-            raise UnsupportedOp(
-                "an rms_norm in this kernel is not the input of its contraction",
-                where=norm.loc or "",
-                facts=f"norm of {norm.operands[0].type}, contraction of {self.x.type}",
-                fix="partition the norm into a group of its own",
-            )
-        return norm
+        (x * g * s) @ w = ((x * g) @ w) * s where s is one number a row: such an s follows the sums,
+        and its statistics are made in the same sweep of x. Where x needs more of its rows than
+        factors (a mean that is subtracted), the statistics come first, and nothing is reordered.
+        """
+        inliner = self.inliner
+        found: dict[str, Reduction] = {}  # those that others read come first
+        for number, node in enumerate(self.statistics):
+            inliner.bound[node.results[0]] = self.statistic(f"stat{number}", node, found)
+        whole = inliner.element(self.x, self.index_of(self.x, self.contraction.x))
+        for node in self.statistics:  # outside the loop over k they have no meaning
+            del inliner.bound[node.results[0]]
+            inliner.nodes.discard(node)
+        elements = Numbering()
+        x, factors = self.without_factors(whole, elements)
+        reads = {name: _refs(elements, r.value) for name, r in found.items()}
+        sums = all(r.combine == SUM for r in found.values()) and not any(reads.values())
+        if sums and not _refs(elements, x):
+            return x, tuple(found.values()), (), factors
+        depth: dict[str, int] = {}
+        for name in found:
+            depth[name] = 1 + max((depth[other] for other in reads[name]), default=-1)
+        phases = [[r for n, r in found.items() if depth[n] == d] for d in set(depth.values())]
+        return whole, (), tuple(map(tuple, phases)), []
 
-    def bind_norm(self, norm: Node) -> None:
-        """(x / rms(x) * g) @ w  ->  ((x * g) @ w) / rms(x): the row's scale follows the sum."""
-        source, weight = norm.operands
+    def statistic(
+        self, name: str, node: Node, found: dict[str, Reduction]
+    ) -> Callable[[tuple[Dim, ...]], Element]:
+        """How the result of a reduction of x's rows is read."""
+        count = self.k.extent
+        # over nothing any finite number will do: there is nothing to multiply it with
+        count = max(count, 1) if isinstance(count, int) else maximum(count, 1)
+        result = reduced(name, node, count)
+        if isinstance(result, Apply) and result.fn == "div" and isinstance(result.args[1], Const):
+            by = result.args[1]  # a product costs less than a quotient
+            result = Apply("mul", (result.args[0], replace(by, value=1.0 / by.value)), by.dtype)
 
-        def scaled(index: tuple[Dim, ...]) -> Element:
-            element = self.inliner.element(source, index)
-            dtype = element.dtype
-            square = Apply("mul", (element, element), dtype)
-            self.stats = [Reduction("stat0", SUM, square)]
-            count = max(_known(self.k.extent, norm), 1)  # over nothing any finite scale will do
-            mean = Apply("mul", (Ref("stat0", dtype), Const(1.0 / count, dtype)), dtype)
-            shifted = Apply("add", (mean, Const(norm.attrs["eps"], dtype)), dtype)
-            self.scale = Apply("rsqrt", (shifted,), dtype)
-            return Apply("mul", (element, self.inliner.element(weight, (index[-1],))), dtype)
+        def read(index: tuple[Dim, ...]) -> Element:
+            row = index[:-1] if node.attrs["keepdims"] else index
+            assert not any(self.k.name in symbols_of(at) for at in row), f"{name} depends on k"
+            if name not in found:
+                value = self.inliner.element(node.operands[0], (*row, self.k_at))
+                found[name] = Reduction(name, node.op.combine, value)
+            return result
 
-        self.inliner.bound[norm.results[0]] = scaled
+        return read
 
-    def lower_w(self, w: Value) -> Element:
-        last = (self.n_at, self.k_at)
-        if self.anchor.op.name == "matmul" and not self.anchor.attrs["transpose_w"]:
-            last = (self.k_at, self.n_at)
-        batch = broadcast_index((*self.rows[:-1], *last), w.type)
+    def without_factors(self, e: Element, elements: Numbering) -> tuple[Element, Factors]:
+        """The element without the factors that statistics make the same for all of a row."""
+
+        def is_factor(of: Element) -> bool:
+            return bool(_refs(elements, of)) and self.k.name not in elements.needs(of)
+
+        if isinstance(e, Cast) and e.dtype.is_float:
+            inner, factors = self.without_factors(e.arg, elements)
+            return (replace(e, arg=inner), factors) if factors else (e, [])
+        if not isinstance(e, Apply) or e.fn not in ("mul", "div"):
+            return e, []
+        a, b = e.args
+        if is_factor(b):
+            inner, factors = self.without_factors(a, elements)
+            return inner, [*factors, (e.fn, b)]
+        if e.fn == "mul" and is_factor(a):
+            inner, factors = self.without_factors(b, elements)
+            return inner, [*factors, (e.fn, a)]
+        (a, of_a), (b, of_b) = (self.without_factors(arg, elements) for arg in e.args)
+        if e.fn == "div" and of_b:
+            return e, []
+        return replace(e, args=(a, b)), [*of_a, *of_b]
+
+    def index_of(self, operand: Value, roles: str) -> tuple[Dim, ...]:
+        """Where an operand is read; `roles` are those of its last two axes."""
+        at = {"m": self.rows[-1], "n": self.n_at, "k": self.k_at}
+        return broadcast_index((*self.rows[:-1], *(at[role] for role in roles)), operand.type)
+
+    def lower_w(self, w: Value, roles: str) -> Element:
         # tiles know where a packed weight's rows are; other sums read it element by element
         self.inliner.keep_plain = accumulator_of(w.dtype) == f32
         try:
-            return self.inliner.element(w, batch)
+            return self.inliner.element(w, self.index_of(w, roles))
         finally:
             self.inliner.keep_plain = False
-
-    def accumulators(self, count: int) -> Element:
-        accs = [accumulated(f"acc{i}", self.x.dtype) for i in range(count)]
-        dtype = accs[0].dtype
-        if self.scale is not None:
-            accs = [Apply("mul", (a, self.scale), dtype) for a in accs]
-        if self.anchor.op.name == "matmul":
-            return accs[0]
-        activation = get_op(self.anchor.attrs["activation"])
-        tree = parse_scalar(activation.scalar, activation.operands, ())
-        return Apply("mul", (build_scalar(tree, {"x": accs[0]}, {}, dtype), accs[1]), dtype)
 
     def store(self, output: Value, index: tuple[Dim, ...]) -> Store:
         inliner = self.inliner
         path = path_between(inliner, self.result, output)
-        if path is None:
-            raise UnsupportedOp(
-                "an output of a contraction's kernel does not depend on the contraction",
-                where=output.node.loc or "",
-                fix="partition it into another group",
-            )
+        assert path is not None, "what a contraction's kernel stores depends on it"
         at = forward_index(inliner, path, self.result, index)
         value = inliner.element(output, at)
         offset = linearize(at, output.shape)
         return Store(inliner.param(output, is_written=True), offset, value)
 
 
-def _known(extent: Dim, norm: Node) -> int:
-    if not isinstance(extent, int):
-        raise UnsupportedOp(
-            f"rms_norm over a dynamic axis ({extent}) feeds a contraction",
-            where=norm.loc or "",
-            fix="partition the norm into its own group",
-        )
-    return extent
+def _refs(elements: Numbering, e: Element) -> list[str]:
+    """Names of the statistics that an element reads."""
+    return [need[4:] for need in elements.needs(e) if need.startswith("ref ")]
 
 
 def _stored_dtype(inliner: Inliner, value: Value) -> DType:
@@ -230,11 +270,7 @@ def _stored_dtype(inliner: Inliner, value: Value) -> DType:
     bytes, those as f32 or as i64 may not.
     """
     dtype = value.dtype
-    while inliner.is_inside(value) and value.node.op.name in (
-        *_PASSES_SCALE,
-        "broadcast_to",
-        "slice",
-    ):
+    while inliner.is_inside(value) and (value.node.op.is_cast or value.node.op.is_renaming):
         value = value.node.operands[0]
         if accumulator_of(value.dtype) != accumulator_of(dtype) or value.dtype.is_packed:
             break

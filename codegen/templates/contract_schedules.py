@@ -199,7 +199,7 @@ def fitted(part: Contract, target: Target, schedule: DotSchedule) -> DotSchedule
 
 def has_prologue(part: Contract) -> bool:
     """Whether x is more than a load."""
-    return bool(part.stats) or as_loaded(part.x) is None
+    return bool(part.stats or part.phases) or as_loaded(part.x) is None
 
 
 def as_loaded(element: Element) -> Load | None:

@@ -10,6 +10,7 @@ from ...ir.indexing import linearize
 from ...ir.target import Target
 from ..cost import scaled
 from ..elements import index_facts
+from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, LoopKernel, Pointwise, Store
 from .template import WARPS, Bucket, Schedule, Template, clip, powers_of_2
@@ -33,6 +34,12 @@ class PointwiseTemplate(Template):
     name = "pointwise"
     kinds = frozenset(("elementwise", "gather", "state", "view", "source"))
     parts = (Pointwise,)
+    grows_over = "anything"
+
+    def why_not(self, group: Group, node: Node) -> str | None:
+        if any(n.op.kind == "state" for n in group.nodes) and group.follows(node):
+            return "what a state op returns is read by a later kernel only"
+        return None
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...ir.axes import combined_axes
 from ...ir.dim import Dim, product
-from ...ir.errors import UnsupportedOp
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize, linearize
@@ -15,6 +15,7 @@ from ...ir.types import i64
 from ..cost import scaled
 from ..elements import index_facts, loads_of
 from ..forward import forward_index, trailing_views
+from ..groups import Group, spread, squeezed
 from ..inline import Inliner, build_scalar
 from ..loops import (
     Axis,
@@ -28,6 +29,7 @@ from ..loops import (
     Store,
     accumulated,
 )
+from .rows import Rows
 from .template import (
     WARPS,
     Bucket,
@@ -71,6 +73,17 @@ class ReduceTemplate(Template):
     name = "reduce"
     kinds = frozenset(("reduce", "composite"))
     parts = (Reduce,)
+    grows_over = "rows"
+
+    def why_not(self, group: Group, node: Node) -> str | None:
+        if node is group.anchor or node.op.kind == "view":
+            return None
+        if group.follows(node):
+            return Rows(group).why_not(node)
+        return None if node.op.kind == "elementwise" else f"{node.op.name} before a reduction"
+
+    def why_not_stored(self, group: Group, node: Node) -> str | None:
+        return None if Rows(group).stores(node) else "it is half a row"
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
@@ -100,7 +113,7 @@ class _RowLowering:
         self.reductions = [n for n in nodes if n.op.kind == "reduce"]
         first = self.reductions[0]
         self.shape = first.operands[0].shape
-        self.reduced = _axes(first)
+        self.reduced = combined_axes(first)
         kept = [i for i in range(len(self.shape)) if i not in self.reduced]
         self.row_index = tuple(inliner.axis(f"_i{i}", self.shape[i]) for i in kept)
         self.rows = tuple(Axis(f"_i{i}", self.shape[i]) for i in kept if self.shape[i] != 1)
@@ -142,61 +155,26 @@ class _RowLowering:
 
     def reduction(self, name: str, node: Node) -> Reduction:
         (operand,) = node.operands
-        same = [self.shape[i] for i in range(len(self.shape))]
-        if _axes(node) != self.reduced or list(operand.shape) != same:
-            raise UnsupportedOp(
-                "two reductions of one kernel run over different axes",
-                where=node.loc or "",
-                facts=f"{operand.type} over {sorted(_axes(node))}, the first over "
-                f"{sorted(self.reduced)} of [{', '.join(map(str, self.shape))}]",
-                fix="partition them into two groups",
-            )
+        assert combined_axes(node) == self.reduced, f"{node.op.name} reduces other axes"
         value = self.inliner.element(operand, self.index)
-        result = self.result(name, node)
-        self.inliner.bound[node.results[0]] = lambda index: self.check(node, index, result)
+        result = reduced(name, node, self.axis.extent)
+
+        def read(index: tuple[Dim, ...]) -> Element:
+            if node.attrs["keepdims"]:
+                index = tuple(at for i, at in enumerate(index) if i not in self.reduced)
+            assert index == self.row_index, f"row {self.row_index} reads {node.op.name} of {index}"
+            return result
+
+        self.inliner.bound[node.results[0]] = read
         return Reduction(name, node.op.combine, value)
-
-    def result(self, name: str, node: Node) -> Element:
-        combine, (operand,) = node.op.combine, node.operands
-        if combine.picks_index:
-            return Ref(name, i64)
-        x = accumulated(name, operand.dtype, combine)
-        if node.op.finish is None:
-            return x
-        count = self.axis.extent
-        size = Const(float(count), x.dtype) if isinstance(count, int) else Index(count, x.dtype)
-        tree = parse_scalar(node.op.finish, ("x", "count"), ())
-        return build_scalar(tree, {"x": x, "count": size}, {}, x.dtype)
-
-    def check(self, node: Node, index: tuple[Dim, ...], result: Element) -> Element:
-        if node.attrs["keepdims"]:
-            index = tuple(at for i, at in enumerate(index) if i not in self.reduced)
-        if index != self.row_index:
-            raise UnsupportedOp(
-                "a row's reduction is read from another row",
-                where=node.loc or "",
-                facts=f"row {self.row_index} reads row {index}",
-                fix="partition the reader into another group",
-            )
-        return result
 
     def store(self, output: Value) -> tuple[Store, bool]:
         inliner = self.inliner
         source, views = trailing_views(inliner, output)
-        row_shape = [d for i, d in enumerate(self.shape) if i not in self.reduced]
-        is_row = _squeezed(source.shape) == _squeezed(row_shape)
-        if is_row:
-            index = _spread(source.shape, row_shape, self.row_index)
-        elif _squeezed(source.shape) == _squeezed(self.shape):
-            index = _spread(source.shape, self.shape, self.index)
-        else:
-            raise UnsupportedOp(
-                "an output of a reduction's kernel has neither the shape of a row's value nor of"
-                " what is reduced",
-                where=output.node.loc or "",
-                facts=f"{source.type}; rows {row_shape} of {list(self.shape)}",
-                fix="partition it into another group",
-            )
+        row_shape = tuple(d for i, d in enumerate(self.shape) if i not in self.reduced)
+        is_row = squeezed(source.shape) == squeezed(row_shape)
+        shape, at = (row_shape, self.row_index) if is_row else (self.shape, self.index)
+        index = spread(source.shape, shape, at)
         value = inliner.element(source, index)
         at = forward_index(inliner, views, source, index)
         return Store(
@@ -204,20 +182,16 @@ class _RowLowering:
         ), is_row
 
 
-def _axes(node: Node) -> frozenset[int]:
-    rank = node.operands[0].type.rank
-    axes = (node.attrs["axis"],) if "axis" in node.attrs else node.attrs["axes"]
-    return frozenset(a % rank for a in axes)
-
-
-def _squeezed(shape: Sequence[Dim]) -> list[Dim]:
-    return [d for d in shape if d != 1]
-
-
-def _spread(shape: Sequence[Dim], like: Sequence[Dim], index: Sequence[Dim]) -> tuple[Dim, ...]:
-    """`index` over `like`, moved to the axes of `shape`, which differs in axes of size 1 only."""
-    rest = iter(at for at, d in zip(index, like, strict=True) if d != 1)
-    return tuple(0 if d == 1 else next(rest) for d in shape)
+def reduced(name: str, node: Node, count: Dim) -> Element:
+    """What a reduction of `count` elements makes of the result `name` of its combine."""
+    if node.op.combine.picks_index:
+        return Ref(name, i64)
+    x = accumulated(name, node.operands[0].dtype, node.op.combine)
+    if node.op.finish is None:
+        return x
+    size = Const(float(count), x.dtype) if isinstance(count, int) else Index(count, x.dtype)
+    tree = parse_scalar(node.op.finish, ("x", "count"), ())
+    return build_scalar(tree, {"x": x, "count": size}, {}, x.dtype)
 
 
 # ---- schedules ----------------------------------------------------------------------------

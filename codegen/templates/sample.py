@@ -7,6 +7,7 @@ from typing import ClassVar
 from ...ir.dim import Dim
 from ...ir.graph import Node, Value
 from ...ir.target import Target
+from ..groups import Groups
 from ..inline import Inliner
 from ..loops import LoopKernel, Sample
 from .template import WARPS, Bucket, Schedule, Template, powers_of_2
@@ -50,6 +51,9 @@ class SampleTemplate(Template):
     name = "sample"
     kinds = frozenset(("sample",))
     parts = (Sample,)
+
+    def stored_operand(self, groups: Groups, node: Node, number: int) -> Value | None:
+        return node.operands[number]
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]

@@ -17,10 +17,21 @@ from ...ir.types import DType
 from ..cost import scaled
 from ..elements import index_facts
 from ..forward import forward_index, path_between
+from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
 from .reduce import FEW_ROWS
-from .template import WARPS, Bucket, Schedule, Template, clip, power_of_2, powers_of_2, warps
+from .template import (
+    WARPS,
+    Bucket,
+    Schedule,
+    Template,
+    clip,
+    follows_elements,
+    power_of_2,
+    powers_of_2,
+    warps,
+)
 
 RESULT = "scan"  # the name under which stores find what the scan has come to
 BLOCK, PIECES = 4096, 1024  # elements scanned at once; pieces that a row is cut into
@@ -72,6 +83,16 @@ class ScanTemplate(Template):
     name = "scan"
     kinds = frozenset(("scan",))
     parts = (Scan,)
+    grows_over = "elements"
+
+    def why_not(self, group: Group, node: Node) -> str | None:
+        if node is group.anchor or node.op.kind == "view":
+            return None
+        if group.follows(node):
+            return follows_elements(group, node)
+        # long rows are swept twice: once for what each piece comes to
+        is_cheap = node.op.kind == "elementwise" and node.op.cost != "expensive"
+        return None if is_cheap else f"{node.op.name} before a scan"
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]

@@ -14,6 +14,7 @@ from ...ir.graph import Node, Value
 from ...ir.target import Target
 from ...ir.types import DType
 from ..elements import walk
+from ..groups import Group, Groups, squeezed
 from ..inline import Inliner
 from ..loops import Apply, Load, LoopKernel, Part
 
@@ -51,15 +52,35 @@ class Template:
     name: ClassVar[str]
     kinds: ClassVar[frozenset[str]]
     parts: ClassVar[tuple[type[Part], ...]]
+    # which of its readers a group is offered: those over the same "elements", over the same "rows",
+    # "anything" that reads the same values, "views" that alone read it, or "nothing"
+    grows_over: ClassVar[str] = "nothing"
 
-    def keeps(self, node: Node) -> bool:
-        """Whether `lower` takes this composite whole; others are taken apart before."""
-        return False
+    # ---- what is in a group ----
+
+    def why_not(self, group: Group, node: Node) -> str | None:
+        """Why `node` cannot be computed in the group's kernel; None where it can.
+
+        The node is the group's anchor itself, or reads what the group computes, or is read by it.
+        Nothing else decides what a group may hold: `lower` takes what was let in.
+        """
+        return None if node is group.anchor else f"{group.anchor.op.name} stands alone"
+
+    def why_not_stored(self, group: Group, node: Node) -> str | None:
+        """Why the kernel cannot store what a node of the group computes; None where it can."""
+        return None
+
+    def stored_operand(self, groups: Groups, node: Node, number: int) -> Value | None:
+        """What is stored before the kernel of the anchor `node` runs, to be read as it lies.
+
+        That is operand `number` or what it is a view of; None where the kernel may make it itself.
+        """
+        return None
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
     ) -> tuple[Part, ...]:
-        """The parts that store `outputs`. UnsupportedOp where the nodes are no group of this."""
+        """The parts that store `outputs`; composites among the nodes are taken apart already."""
         raise NotImplementedError
 
     # ---- cost ----
@@ -109,6 +130,18 @@ class Template:
         Depends on the kernel and the target only, so a program built twice is the same program.
         """
         raise NotImplementedError
+
+
+def follows_elements(group: Group, node: Node) -> str | None:
+    """Why an elementwise reader is not over the elements that the group computes, one by one."""
+    if node.op.kind != "elementwise":
+        return f"a {node.op.kind} op follows in a kernel of its own"
+    for value in filter(group.makes, node.operands):
+        if squeezed(node.results[0].shape) != squeezed(value.shape):
+            return f"{node.op.name} broadcasts what it reads"
+        if group.groups.same_elements(value) is None:
+            return "it also reads the product at other places"
+    return None
 
 
 def clip(table: list[Bucket], facts: Facts, size: Dim) -> list[Bucket]:

@@ -54,8 +54,9 @@ def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
         Store(own + 1 + i, row, Ref(s.name, s.dtype)) for i, s in enumerate(part.stats)
     )
     first: Reduce | Pointwise
-    if part.stats:
-        first = Reduce(rows, part.k, (part.stats,), row_stores, (x_store,))
+    phases = (*part.phases, part.stats) if part.stats else part.phases
+    if phases:
+        first = Reduce(rows, part.k, phases, row_stores, (x_store,))
     else:
         first = Pointwise((*rows, part.k), (x_store,))
     refs: dict[str, Element] = {
@@ -65,6 +66,7 @@ def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
         part,
         x=Load(own, row * part.k.extent + at, widened(part.x_dtype)),
         stats=(),
+        phases=(),
         stores=tuple(_with_refs(s, refs) for s in part.stores),
     )
     inputs = tuple(replace(p, is_written=False) for p in params)
@@ -80,6 +82,7 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
     (part,) = kernel.parts
     assert isinstance(part, Contract)
     assert not part.stats, "materialize the statistics first"
+    assert not part.phases, "materialize the statistics first"
     assert isinstance(part.k.extent, int)
     assert part.k.extent % splits == 0, "pieces of k must be equal"
     size = part.k.extent // splits

@@ -199,6 +199,9 @@ class _Run:
     def contract(self, part: Contract) -> None:
         batch, b = part.batch, len(part.batch)
         self.grid((*batch, part.m, part.k))
+        for phase in part.phases:
+            shape = self.shape((*batch, part.m, part.k))
+            self.refs.update({r.name: self.reduced(r, shape) for r in phase})
         x = np.broadcast_to(self.element(part.x), self.shape((*batch, part.m, part.k)))
         for stat in part.stats:
             self.refs[stat.name] = self.reduced(stat, x.shape)

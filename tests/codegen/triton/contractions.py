@@ -14,6 +14,8 @@ from .samples import make
 PROLOGUES: dict[str, Callable] = {
     "plain": lambda b, x: x,
     "norm": lambda b, x: b.rms_norm(x, _row(b, x, "g")),
+    "centered norm": lambda b, x: b.layer_norm(x, _row(b, x, "g"), _row(b, x, "bias")),
+    "norm by the largest": lambda b, x: _by_the_largest(b, x),
     "activation": lambda b, x: b.silu(x),
     "rounded": lambda b, x: _rounded(b, x),
     "sum with a rounded": lambda b, x: b.add(x, _rounded(b, x)),
@@ -57,6 +59,13 @@ def _rounded(b, x):
     narrow = bf16 if x.dtype == f32 else x.dtype
     wide = b.mul(b.cast(x, dtype=f32), b.cast(_row(b, x, "scale"), dtype=f32))
     return b.cast(b.cast(wide, dtype=narrow), dtype=x.dtype)
+
+
+def _by_the_largest(b, x):
+    """x over the largest of its row, and half the mean off: statistics that x itself needs."""
+    top = b.max(b.abs(x), axes=(-1,), keepdims=True)
+    mean = b.mean(x, axes=(-1,), keepdims=True)
+    return b.mul(b.sub(b.div(x, top), b.mul(mean, b.constant(0.5, x.dtype))), _row(b, x, "g"))
 
 
 def _joined(b, x):

@@ -3,52 +3,76 @@
 Invariant: groups never depend on each other in a circle, so they can be put in order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ...ir.graph import Graph, Node, Value
-from ..templates import template_of
+from ..ir.axes import Axes
+from ..ir.dim import Dim
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Shape
 
 
-def kind_of(nodes: Sequence[Node]) -> str:
-    """The name of the template of a group; "step" of a node that is no kernel."""
-    return "step" if nodes[0].is_step else template_of(nodes).name
+def squeezed(shape: Shape) -> tuple[Dim, ...]:
+    """The shape without axes of size 1."""
+    return tuple(d for d in shape if d != 1)
+
+
+def spread(shape: Shape, like: Shape, index: Sequence[Dim]) -> tuple[Dim, ...]:
+    """`index` over `like`, moved to the axes of `shape`, which differs in axes of size 1 only."""
+    rest = iter(at for at, d in zip(index, like, strict=True) if d != 1)
+    return tuple(0 if d == 1 else next(rest) for d in shape)
 
 
 @dataclass(eq=False)
 class Group:
     """Nodes that become one kernel. `anchor` decides its template, `kind` is that one's name."""
 
-    kind: str
+    groups: "Groups"
+    template: Any  # a Template of templates/, which are written in terms of groups
     anchor: Node
     nodes: set[Node] = field(default_factory=set)
     first: int = 0  # smallest and largest place of its nodes in the graph
     last: int = 0
 
+    def makes(self, value: Value) -> bool:
+        """Whether `value` is made of what the group computes, directly or through free nodes."""
+        return any(self.groups.of[p] is self for p in self.groups.sources(value))
+
+    def follows(self, node: Node) -> bool:
+        """Whether `node` reads what the group computes."""
+        return any(self.makes(v) for v in node.operands)
+
     def __repr__(self) -> str:
-        return f"<{self.kind} group of {len(self.nodes)} around {self.anchor.op.name}>"
+        return f"<{self.template.name} group of {len(self.nodes)} around {self.anchor.op.name}>"
 
 
 class Groups:
     """All groups of a graph. Nodes that are in none are free: copied into each reader's group."""
 
-    def __init__(self, graph: Graph, is_free):
+    def __init__(self, graph: Graph, template_of: Callable[[Node], Any]):
         self.graph = graph
+        self.axes = Axes(graph.facts)
+        self.template_of = template_of
         self.place = {node: i for i, node in enumerate(graph.nodes)}
         self.of: dict[Node, Group] = {}
         self._producers: dict[Node, tuple[Node, ...]] = {}
         self._readers: dict[Node, tuple[Node, ...]] = {}
         for node in graph.nodes:
-            if not is_free(node):
+            if node.op.cost != "free":
                 self.make(node)
 
     def make(self, node: Node) -> Group:
         """A group of its own for `node`."""
         at = self.place[node]
-        group = Group(kind_of([node]), node, {node}, at, at)
+        group = Group(self, self.template_of(node), node, {node}, at, at)
         self.of[node] = group
         self._forget()
         return group
+
+    def alone(self, node: Node) -> bool:
+        """Whether `node` is in a group of its own."""
+        return node in self.of and self.of[node].nodes == {node}
 
     def free(self, node: Node) -> None:
         """Take a node that is alone in its group out: its readers will compute it again."""
@@ -119,6 +143,33 @@ class Groups:
                 if other not in seen:
                     seen.add(other)
                     yield other
+
+    def same_elements(self, value: Value) -> Node | None:
+        """The grouped node that makes `value`, through casts and added or dropped axes of 1."""
+        node = value.node
+        while node is not None and node not in self.of:
+            if len(node.operands) != 1 or not self.keeps_order(node):
+                return None
+            node = node.operands[0].node
+        return node
+
+    def keeps_order(self, node: Node) -> bool:
+        """Whether a node of one operand has its elements in the same order: axes of 1 aside."""
+        (value,), (result,) = node.operands, node.results
+        ((*lies,),) = self.axes.of(node)
+        large = [i for i, size in enumerate(result.shape) if size != 1]
+        return [at for at, size in zip(lies, value.shape) if size != 1] == large
+
+    def between(self, start: Node, end: Value) -> list[Node]:
+        """Nodes after `start` that `end` is made of, in order."""
+        found: set[Node] = set()
+        stack = [end]
+        while stack:
+            node = stack.pop().node
+            if node is not None and node not in found and self.place[node] > self.place[start]:
+                found.add(node)
+                stack += node.operands
+        return sorted(found, key=self.place.__getitem__)
 
     # ---- merging ----
 
