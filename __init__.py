@@ -10,10 +10,10 @@ __version__ = "0.1.0"
 
 # public name -> the module that defines it
 _HOMES = {
-    "compile": "api.module",
+    "compile": "api.compile_module",
     "load": "api.driver",
     "LLM": "api.language_model",
-    "SamplingParams": "runtime.engine.sampling",
+    "SamplingParams": "runtime.engine.sampling_params",
     **dict.fromkeys(
         [
             "ArtifactError",
@@ -42,9 +42,9 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]  # resolved by __getattr__
 
 if TYPE_CHECKING:
+    from .api.compile_module import compile
     from .api.driver import load
     from .api.language_model import LLM
-    from .api.module import compile
     from .ir.errors import (
         ArtifactError,
         BuildError,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         UnsupportedOp,
         VerifyError,
     )
-    from .runtime.engine.sampling import SamplingParams
+    from .runtime.engine.sampling_params import SamplingParams
 
 
 def __getattr__(name: str):

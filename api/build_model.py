@@ -10,7 +10,7 @@ from ..ir.types import f32
 from ..runtime.artifact import Artifact, load_artifact
 from ..runtime.stored_program import StoredProgram
 from . import cache
-from .facts import check_facts, is_language_model
+from .artifact_facts import check_facts, is_language_model
 from .identity import Hashes
 from .machine import release_memory
 from .request import PAGE_SIZE, Request
@@ -109,7 +109,7 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     """Capture, optimize, build."""
     # what compiles is loaded here: what is compiled already does without
     from ..passes.pipelines import language_model
-    from .compiler import compile_graph, require_tools
+    from .compile_graph import compile_graph, require_tools
 
     require_tools(request.target)
     progress("start", 0, 1)

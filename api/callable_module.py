@@ -22,7 +22,7 @@ from ..runtime.executable import Executable
 
 
 @dataclass(eq=False, kw_only=True)
-class Variant:
+class ModuleProgram:
     """A program of the module, for one set of dynamic axes and constants."""
 
     program: Program
@@ -50,7 +50,7 @@ class CallableModule:
         self._name = name
         self._take(signature)
         self._lock = ForkLock()
-        self._current: Variant | None = None  # whose states are those of the last call
+        self._current: ModuleProgram | None = None  # whose states are those of the last call
         self._ticks = itertools.count()
         self._is_closed = False
         self.variants: list[Any] = []
@@ -157,7 +157,7 @@ class CallableModule:
 
     # ---- running ---------------------------------------------------------------------------
 
-    def _run(self, variant: Variant, inputs: Mapping[str, Any]) -> Any:
+    def _run(self, variant: ModuleProgram, inputs: Mapping[str, Any]) -> Any:
         executable = variant.executable
         assert executable is not None, "a call opens the device first"
         variant.used = next(self._ticks)
@@ -176,7 +176,7 @@ class CallableModule:
             write_back(inputs[name], outputs[index])
         return variant.signature.restore(self._given(outputs, inputs))
 
-    def _move_states(self, variant: Variant, executable: Executable) -> None:
+    def _move_states(self, variant: ModuleProgram, executable: Executable) -> None:
         """States as the last call left them, whichever variant that was."""
         if self._current is not None and self._current is not variant:
             before = self._current.executable

@@ -41,8 +41,8 @@ from .arguments import (
     is_plain,
     shapes_of,
 )
-from .callable_module import CallableModule, Missed, Variant, torch_of
-from .compiler import Compiled, compile_graph
+from .callable_module import CallableModule, Missed, ModuleProgram, torch_of
+from .compile_graph import Compiled, compile_graph
 from .machine import open_device, resolve_target
 from .module_artifact import module_artifact
 from .snapshot import Snapshot
@@ -51,7 +51,7 @@ MAX_VARIANTS = 8  # programs of one module that are kept
 
 
 @dataclass(eq=False, kw_only=True)
-class CompiledVariant(Variant):
+class CompiledVariant(ModuleProgram):
     """A program with what it was made of."""
 
     compiled: Compiled

@@ -14,7 +14,7 @@ from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..runtime.artifact import Artifact, save_artifact
 from ..runtime.engine.engine import Engine, EngineConfig
-from ..runtime.engine.llm import LLM as RuntimeLLM
+from ..runtime.engine.llm import EngineLLM
 from ..runtime.engine.memory import plan_memory
 from ..runtime.engine.runner import ProgramRunner
 from ..runtime.engine.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ from .machine import open_device, release_memory, resolve_target
 from .request import Request, parse_dtype
 
 
-class LLM(RuntimeLLM):
+class LLM(EngineLLM):
     """A causal language model compiled for this machine.
 
     `model` is a Hugging Face folder, a `.gguf` file, a transformers module (with `tokenizer`), an

@@ -10,9 +10,9 @@ from ..ir.progress import Progress, unwatched
 from ..ir.signature import callable_signature
 from ..runtime.artifact import Artifact, load_artifact
 from ..runtime.executable import Executable
-from .callable_module import CallableModule, Missed, Variant, torch_of
+from .artifact_facts import check_artifact
+from .callable_module import CallableModule, Missed, ModuleProgram, torch_of
 from .counted import counted
-from .facts import check_artifact
 from .machine import open_device, resolve_target
 
 
@@ -53,7 +53,7 @@ class LoadedModule(CallableModule):
             # the next program uses those on the device
             placed |= {names[name]: array for name, array in executable.weights.items()}
             self.variants.append(
-                Variant(program=program, signature=stored.signature, executable=executable)
+                ModuleProgram(program=program, signature=stored.signature, executable=executable)
             )
 
     @property

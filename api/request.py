@@ -67,7 +67,7 @@ class Request:
         """What an artifact stores of the tokenizer that was given; nothing when none was."""
         if self.tokenizer is None:
             return {}
-        from ..frontend.tokenizer import from_transformers
+        from ..frontend.tokenizer_source import from_transformers
 
         return from_transformers(self.tokenizer).load().stored()
 

@@ -116,7 +116,7 @@ def check(name: str, gguf: str | None, dtype: torch.dtype, results: dict) -> Non
 def decode_speed(llm) -> dict:
     """Milliseconds of one captured decode step at batch 1 and 128 tokens of context."""
     from tilewright.runtime.engine.batch import make_batch
-    from tilewright.runtime.engine.sampling import SamplingParams
+    from tilewright.runtime.engine.sampling_params import SamplingParams
     from tilewright.runtime.engine.scheduler import Work
     from tilewright.runtime.engine.sequence import Sequence
 

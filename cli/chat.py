@@ -13,7 +13,7 @@ from .generate import messages_of, stream_answer
 
 if TYPE_CHECKING:
     from ..api.language_model import LLM
-    from ..runtime.engine.sampling import SamplingParams
+    from ..runtime.engine.sampling_params import SamplingParams
 
 COMMANDS = {
     "/reset": "begins anew",

@@ -116,7 +116,7 @@ def _save_language_model(
     from ..api.machine import resolve_target
     from ..api.request import Request, parse_dtype
     from ..runtime.artifact import save_artifact
-    from .progress import progress
+    from .progress_line import progress
 
     request = Request(
         model,

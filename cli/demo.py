@@ -26,7 +26,7 @@ def demo(
     as_json: options.AsJson = False,
 ) -> None:
     """Compile SmolLM2-135M-Instruct from its unmodified checkpoint and ask it a question."""
-    from ..runtime.engine.sampling import SamplingParams
+    from ..runtime.engine.sampling_params import SamplingParams
     from .opening import open_llm
 
     start = time.perf_counter()

@@ -16,7 +16,7 @@ from .console import decoded, print_json, read_input
 if TYPE_CHECKING:
     from ..api.language_model import LLM
     from ..runtime.engine.outputs import CompletionOutput, Logprob, RequestOutput
-    from ..runtime.engine.sampling import SamplingParams
+    from ..runtime.engine.sampling_params import SamplingParams
 
 
 def generate(
@@ -115,7 +115,7 @@ def messages_of(text: str, system: str = "") -> list[dict]:
 def _complete(
     llm: "LLM", asked: list, params: "SamplingParams", quiet: bool
 ) -> "list[RequestOutput]":
-    from .progress import progress
+    from .progress_line import progress
 
     with progress(quiet) as show:
         ask = llm.generate if isinstance(asked[0], str) else llm.chat
@@ -138,7 +138,7 @@ def stream_answer(
     parts: list[str] | None = None,
 ) -> None:
     """Write what follows a prompt, or messages, as it comes; its pieces go to `parts` as well."""
-    from .progress import progress
+    from .progress_line import progress
 
     parts = [] if parts is None else parts
     with progress(quiet) as show:  # until there is something to read

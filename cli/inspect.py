@@ -40,7 +40,7 @@ def inspect(
     as_json: options.AsJson = False,
 ) -> None:
     """Show what is in an artifact, a checkpoint or a graph's text; nothing is run or compiled."""
-    from ..api.facts import check_artifact  # loads NumPy, which help texts do without
+    from ..api.artifact_facts import check_artifact  # loads NumPy, which help texts do without
     from ..runtime.artifact import is_artifact, open_artifact
 
     path = _find(model)

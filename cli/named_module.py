@@ -36,7 +36,7 @@ def compile_named(
     trust: bool,
 ) -> "CompiledModule":
     """The module compiled for inputs as they are described, or as it says itself."""
-    from ..api.module import check_module, compile
+    from ..api.compile_module import check_module, compile
 
     if text.endswith(".pt2"):
         exported = _read_exported(Path(text), inputs, dims, trust)

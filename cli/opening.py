@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from ..api.language_model import LLM
-from .progress import progress
+from .progress_line import progress
 
 
 def open_llm(model: str, *, quiet: bool, **options: Any) -> LLM:

@@ -11,7 +11,7 @@ from ..ir import switches
 
 if TYPE_CHECKING:
     from ..api.language_model import LLM
-    from ..runtime.engine.sampling import SamplingParams
+    from ..runtime.engine.sampling_params import SamplingParams
 
 
 def _above_zero(value: float) -> float:
@@ -77,7 +77,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 
 def sampling_params(chosen: Mapping[str, Any]) -> "SamplingParams":
     """The sampling parameters among a verb's parsed options."""
-    from ..runtime.engine.sampling import SamplingParams
+    from ..runtime.engine.sampling_params import SamplingParams
 
     known = [f.name for f in fields(SamplingParams)]
     return SamplingParams(**{name: chosen[name] for name in known if name in chosen})

@@ -12,7 +12,7 @@ import torch
 from ..ir.errors import CheckpointError, UnsupportedModel
 from ..ir.lazy_arrays import LazyArray
 from ..ir.types import DType, f32
-from . import gguf, gguf_config, gguf_model, gguf_tokenizer, shards, tokenizer
+from . import gguf, gguf_config, gguf_model, gguf_tokenizer, shards, tokenizer_source
 from .dtypes import FROM_TORCH, TO_TORCH, from_torch
 from .fit import require_all, warn_unused
 from .stored_names import match_weights
@@ -27,7 +27,7 @@ class Checkpoint:
 
     module: Any
     arrays: Mapping[str, LazyArray]
-    tokenizer: tokenizer.TokenizerSource | None  # None: the file has none
+    tokenizer: tokenizer_source.TokenizerSource | None  # None: the file has none
     eos_ids: tuple[int, ...]
 
 
@@ -108,7 +108,7 @@ def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     wanted = dtype or own or f32
     module = empty_module(config, wanted, str(folder))
     arrays = match_weights(module, stored, folder)
-    source = tokenizer.from_folder(folder)
+    source = tokenizer_source.from_folder(folder)
     if arrays is None:
         return Checkpoint(_load_with_transformers(module, folder, wanted), {}, source, eos)
     return Checkpoint(module, _with_ties(module, arrays), source, eos)

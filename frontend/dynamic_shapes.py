@@ -24,7 +24,7 @@ _AUTO = TorchDim.AUTO
 
 
 @dataclass(frozen=True)
-class Axis:
+class DynamicAxis:
     """What is declared of one dynamic axis: `dim` is None where torch may choose freely."""
 
     dim: Dim | None = None
@@ -34,7 +34,7 @@ class Axis:
     may_be_empty: bool = False  # 0 is declared as well: it has a program of its own
 
 
-Axes = Mapping[int, Axis]
+Axes = Mapping[int, DynamicAxis]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _empty_dims(
     )
 
 
-def _names(axis: Axis) -> frozenset[str | None]:
+def _names(axis: DynamicAxis) -> frozenset[str | None]:
     return frozenset([None]) if axis.dim is None else frozenset(dims.symbols_of(axis.dim))
 
 
@@ -162,11 +162,11 @@ def _walk(
     return tuple(walked) if isinstance(value, tuple) else walked
 
 
-def _tensor_axes(tensor: torch.Tensor, spec: Any, where: str) -> dict[int, Axis]:
+def _tensor_axes(tensor: torch.Tensor, spec: Any, where: str) -> dict[int, DynamicAxis]:
     if not spec:
         return {}
     items = list(spec.items()) if isinstance(spec, Mapping) else list(enumerate(spec))
-    axes: dict[int, Axis] = {}
+    axes: dict[int, DynamicAxis] = {}
     for axis, declared in items:
         if not isinstance(axis, int) or not -tensor.dim() <= axis < tensor.dim():
             raise DimError(
@@ -180,14 +180,14 @@ def _tensor_axes(tensor: torch.Tensor, spec: Any, where: str) -> dict[int, Axis]
     return axes
 
 
-def _axis(declared: Any, where: str) -> Axis | None:
+def _axis(declared: Any, where: str) -> DynamicAxis | None:
     if declared is None or isinstance(declared, int):
         return None
     if isinstance(declared, type(TorchDim.AUTO)):
         if declared.type == TorchDim.STATIC.type:
             return None
         may_settle = declared.type == TorchDim.AUTO.type
-        return Axis(
+        return DynamicAxis(
             None, max(declared.min or 1, 1), _finite(declared.max), not may_settle, not declared.min
         )
     if not isinstance(declared, TorchDim):
@@ -201,7 +201,7 @@ def _axis(declared: Any, where: str) -> Axis | None:
         dim = getattr(declared, "fn")(dims.symbol(root.__name__))  # noqa: B009  its stub lacks it
     if not root.__name__.isidentifier() or root.__name__ in ("min", "max"):
         raise DimError(f"{root.__name__!r} is not a name for a dim", where=where)
-    return Axis(
+    return DynamicAxis(
         dims.symbol(root.__name__) if dim is None else dim,
         max(root.min, 1),
         _finite(root.max),
@@ -209,10 +209,10 @@ def _axis(declared: Any, where: str) -> Axis | None:
     )
 
 
-def exported_axis(lo: Any, hi: Any) -> Axis:
+def exported_axis(lo: Any, hi: Any) -> DynamicAxis:
     """An axis in the range that torch keeps of it."""
     is_bound = getattr(hi, "is_Integer", False)  # of SymPy, as torch's infinity is
-    return Axis(None, max(int(lo), 1), int(hi) if is_bound else None, must_vary=False)
+    return DynamicAxis(None, max(int(lo), 1), int(hi) if is_bound else None, must_vary=False)
 
 
 def _finite(bound: Any) -> int | None:
@@ -243,7 +243,7 @@ def traceable_examples(
     return new_args, new_kwargs
 
 
-def _size_in(axis: Axis) -> int:
+def _size_in(axis: DynamicAxis) -> int:
     return TRACED_SIZE if axis.hi is None else max(min(TRACED_SIZE, axis.hi), axis.lo)
 
 

@@ -12,7 +12,7 @@ from ..ir.errors import CheckpointError
 from .gguf import GGUFFile
 from .gguf_keys import TEMPLATES, tokenizer_problems
 from .gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
-from .tokenizer import LoadedTokenizer, TokenizerSource
+from .tokenizer_source import LoadedTokenizer, TokenizerSource
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -19,9 +19,9 @@ from ..ir.types import DType
 from . import attention_hook
 from .attention_hook import HookDeclined
 from .checkpoint import check_causal_lm, open_checkpoint
-from .dynamic_shapes import Axis
+from .dynamic_shapes import DynamicAxis
 from .structural_copy import require_weights
-from .tokenizer import TokenizerSource, from_transformers
+from .tokenizer_source import TokenizerSource, from_transformers
 from .torch_export import Imported, import_program
 from .trace import export
 
@@ -190,7 +190,7 @@ def _trace(module: Any, progress: Progress) -> Imported:
     wrapper = _Forward(module)
     with _layers_watched(module, progress):
         exported = export(wrapper, (ids, positions), None, ({1: hint}, {1: hint}), evaluation=True)
-    tokens = Axis(symbol(NUM_TOKENS))
+    tokens = DynamicAxis(symbol(NUM_TOKENS))
     imported = import_program(
         exported.program,
         name="causal_lm",

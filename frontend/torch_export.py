@@ -20,7 +20,7 @@ from ..ir.verify import verify
 from . import aten  # noqa: F401  fills the table
 from .containers import tree_of
 from .dtypes import from_torch, to_numpy
-from .dynamic_shapes import Axes, Axis, exported_axis
+from .dynamic_shapes import Axes, DynamicAxis, exported_axis
 from .importer import Importer
 from .symbols import SymbolTable, shape_env_of
 from .trace import export, functionalize, needs_decomposition
@@ -141,7 +141,7 @@ class _ProgramImport:
         ]
         declared = self.axes if len(self.axes) == len(users) else ({},) * len(users)
         sizes = [
-            (node.name, axis, size, axes.get(axis, Axis()))
+            (node.name, axis, size, axes.get(axis, DynamicAxis()))
             for node, axes in zip(users, declared)
             if isinstance(node.meta.get("val"), torch.Tensor)
             for axis, size in enumerate(node.meta["val"].shape)
@@ -153,7 +153,7 @@ class _ProgramImport:
             self._declare_axis(table, name, axis, size, wanted)
 
     def _declare_axis(
-        self, table: SymbolTable, name: str, axis: int, size: Any, wanted: Axis
+        self, table: SymbolTable, name: str, axis: int, size: Any, wanted: DynamicAxis
     ) -> None:
         if not isinstance(size, torch.SymInt) or not size.node.expr.free_symbols:
             if wanted.must_vary:

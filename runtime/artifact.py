@@ -82,7 +82,7 @@ class Artifact:
         return self.programs[0].program
 
 
-class Hashes(Protocol):
+class KnownHashes(Protocol):
     """Who remembers the hashes of files, by what the system says of each when it is opened."""
 
     def known(self, stat: os.stat_result) -> str | None:
@@ -138,7 +138,7 @@ def save_artifact(path: Path | str, artifact: Artifact) -> Path:
 
 
 def load_artifact(
-    path: Path | str, progress: Progress = unwatched, hashes: Hashes | None = None
+    path: Path | str, progress: Progress = unwatched, hashes: KnownHashes | None = None
 ) -> Artifact:
     """Read an artifact and check it: version, every hash, and that this machine can run it.
 
@@ -150,7 +150,7 @@ def load_artifact(
 
 
 def open_artifact(
-    path: Path | str, progress: Progress = unwatched, hashes: Hashes | None = None
+    path: Path | str, progress: Progress = unwatched, hashes: KnownHashes | None = None
 ) -> Artifact:
     """`load_artifact` without asking whether this machine can run it: to look at one."""
     path = Path(path)
@@ -261,7 +261,7 @@ def _read_manifest(storage: Storage) -> dict[str, Any]:
 
 
 def _contents(
-    storage: Storage, files: Mapping[str, Any], progress: Progress, hashes: Hashes | None
+    storage: Storage, files: Mapping[str, Any], progress: Progress, hashes: KnownHashes | None
 ) -> dict[str, Any]:
     """Every file's content, once its hash was found right."""
     total = sum(storage.size(check_name(name)) or 0 for name in files)
@@ -278,7 +278,7 @@ def _verified(
     name: str,
     facts: Any,
     hashed: Callable[[int], None],
-    hashes: Hashes | None = None,
+    hashes: KnownHashes | None = None,
 ) -> Any:
     if not isinstance(facts, dict):
         raise _damaged(storage.path, f"the manifest says of {shown(name)}: {shown(facts)}")
@@ -301,7 +301,7 @@ def _digest(
     content: Any,
     stat: os.stat_result | None,
     hashed: Callable[[int], None],
-    hashes: Hashes | None,
+    hashes: KnownHashes | None,
 ) -> str:
     if hashes is None or stat is None or len(content) < HASH_CHUNK:
         return digest(content, hashed)

@@ -13,7 +13,7 @@ from .sequence import Sequence
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BatchSizes:
     """Sizes of a batch's arrays: new tokens, sequences, columns of the page table, logit rows."""
 
     tokens: int
@@ -31,14 +31,14 @@ class Batch:
 
     arrays: dict[str, np.ndarray]
     wanting: tuple[Sequence, ...]  # row i is of wanting[i]; padded rows come after
-    sizes: Sizes
+    sizes: BatchSizes
     scored: tuple[tuple[Sequence, int], ...] = ()
 
 
-def sizes_of(work: Seq[Work], page_size: int) -> Sizes:
+def sizes_of(work: Seq[Work], page_size: int) -> BatchSizes:
     """The least sizes that hold `work`. One row at least: programs have no empty dims."""
     longest = max([w.sequence.num_computed + w.count for w in work])
-    return Sizes(
+    return BatchSizes(
         sum([w.count for w in work]),
         len(work),
         -(-longest // page_size),
@@ -47,7 +47,7 @@ def sizes_of(work: Seq[Work], page_size: int) -> Sizes:
 
 
 def make_batch(
-    work: Seq[Work], page_size: int, sizes: Sizes | None = None, *, samples: bool = False
+    work: Seq[Work], page_size: int, sizes: BatchSizes | None = None, *, samples: bool = False
 ) -> Batch:
     """Lay the work's new tokens end to end. `sizes` says what to pad to.
 

@@ -16,8 +16,8 @@ from ...ir.fork_lock import tell_after_fork
 from .detokenizer import TextStream
 from .pages import PagePool
 from .runner import Runner, StepResult
-from .sampler import Choice, choose, log_probabilities, not_numbers
-from .sampling import SamplingParams
+from .sampler import SampledToken, choose, log_probabilities, not_numbers
+from .sampling_params import SamplingParams
 from .scheduler import Scheduler, Work
 from .sequence import Sequence, Status
 from .stats import Stats
@@ -215,7 +215,7 @@ class Engine:
             count, token = sequence.params.prompt_logprobs or 0, sequence.prompt[place + 1]
             sequence.prompt_logprobs.append(log_probabilities(row, count, token))
 
-    def _choose(self, result: StepResult) -> dict[Sequence, Choice]:
+    def _choose(self, result: StepResult) -> dict[Sequence, SampledToken]:
         wanting = result.batch.wanting
         if not wanting:
             return {}
@@ -232,7 +232,7 @@ class Engine:
                 if samples and tokens[row] < 0:  # the program found no likeliest
                     raise not_numbers(result.logits()[row], sequence)
                 if params.is_plain and samples and not forbidden:
-                    choices[sequence] = Choice(int(tokens[row]))
+                    choices[sequence] = SampledToken(int(tokens[row]))
                     continue
                 if logits is None:  # only fetched when somebody reads them
                     logits = result.logits()
@@ -241,7 +241,7 @@ class Engine:
                 self._fail(sequence, error)
         return choices
 
-    def _advance(self, work: Seq[Work], choices: dict[Sequence, Choice]) -> list[Sequence]:
+    def _advance(self, work: Seq[Work], choices: dict[Sequence, SampledToken]) -> list[Sequence]:
         changed = []
         for item in work:
             sequence = item.sequence
@@ -256,7 +256,7 @@ class Engine:
                 changed.append(sequence)
         return changed
 
-    def _append(self, sequence: Sequence, choice: Choice) -> None:
+    def _append(self, sequence: Sequence, choice: SampledToken) -> None:
         params, live, token = sequence.params, self._live[sequence], choice.token
         sequence.tokens.append(token)
         self.stats.generated_tokens += 1

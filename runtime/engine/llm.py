@@ -14,10 +14,10 @@ from typing import Any, Self, Unpack
 from ...ir.errors import RequestError, TilewrightError, joined
 from ...ir.fork_lock import ForkLock
 from ...ir.progress import Progress, unwatched
-from .chat import Messages, TemplateOptions, read_options
+from .conversation import Messages, TemplateOptions, read_options
 from .engine import Engine
 from .outputs import CompletionOutput, Logprob, RequestOutput
-from .sampling import SamplingParams
+from .sampling_params import SamplingParams
 from .sequence import Sequence
 from .stats import Stats
 from .stream import TextDeltas
@@ -29,7 +29,7 @@ Request = tuple[str | None, list[int]]  # its text, if it was one, and its token
 UseTqdm = bool | Callable[..., Any]
 
 
-class LLM:
+class EngineLLM:
     """Generates text. `default_params` is what calls without SamplingParams use.
 
     `memory` tells where the memory went, when whoever built this made a plan of it.

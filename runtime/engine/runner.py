@@ -10,7 +10,7 @@ import numpy as np
 from ...ir import layout
 from ..executable import Executable
 from ..prepared import Prepared, SharedMemory
-from .batch import Batch, Sizes, make_batch, sizes_of
+from .batch import Batch, BatchSizes, make_batch, sizes_of
 from .scheduler import Work
 
 WIDTH_STEP = 8  # columns of the page table are padded to a multiple, so that sizes seldom change
@@ -67,12 +67,12 @@ class ProgramRunner:
         self._inputs = program.inputs
         self.samples = layout.TEMPERATURE in program.inputs
         self._captures = executable.device.kind != "cpu" if captures is None else captures
-        self._prepared: dict[Sizes, Prepared] = {}
+        self._prepared: dict[BatchSizes, Prepared] = {}
         self._shared = SharedMemory(executable.device)
 
     def reserve(self, max_tokens: int, max_seqs: int, context_len: int) -> None:
         """Make the arena large enough for every step, so that it never moves under a capture."""
-        sizes = Sizes(max_tokens, max_seqs, -(-context_len // self.page_size), max_seqs)
+        sizes = BatchSizes(max_tokens, max_seqs, -(-context_len // self.page_size), max_seqs)
         sizes = self.bucket(sizes) if self._captures else self._widened(sizes)
         values = {
             layout.NUM_TOKENS: sizes.tokens,
@@ -101,11 +101,11 @@ class ProgramRunner:
         prepared.run(batch.arrays)
         return StepResult(batch, lambda: prepared.output(1), lambda: prepared.output(0))
 
-    def _widened(self, least: Sizes) -> Sizes:
+    def _widened(self, least: BatchSizes) -> BatchSizes:
         width = -(-least.width // WIDTH_STEP) * WIDTH_STEP
-        return Sizes(least.tokens, least.seqs, self._cap(layout.WIDTH, width), least.rows)
+        return BatchSizes(least.tokens, least.seqs, self._cap(layout.WIDTH, width), least.rows)
 
-    def bucket(self, least: Sizes) -> Sizes:
+    def bucket(self, least: BatchSizes) -> BatchSizes:
         """The padded sizes that a batch of these sizes runs at."""
         seqs = self._cap(layout.NUM_SEQS, round_up(least.seqs, SEQ_BUCKETS))
         # a pure decode step stays one: as many tokens as sequences
@@ -118,12 +118,12 @@ class ProgramRunner:
         # more rows than sequences only where prompts are scored
         rows = self._cap(layout.NUM_ROWS, round_up(max(seqs, least.rows), SEQ_BUCKETS))
         width = self._cap(layout.WIDTH, round_up(least.width, WIDTH_BUCKETS))
-        return Sizes(tokens, seqs, width, rows)
+        return BatchSizes(tokens, seqs, width, rows)
 
     def warm_up(self, decode_batches: Iterable[int]) -> None:
         """Capture the decode steps of these batch sizes now, so that no request waits for it."""
         for seqs in decode_batches:
-            sizes = self.bucket(Sizes(seqs, seqs, 1, seqs))
+            sizes = self.bucket(BatchSizes(seqs, seqs, 1, seqs))
             batch = make_batch([], self.page_size, sizes, samples=self.samples)
             self._replay(batch)
 

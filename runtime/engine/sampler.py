@@ -11,12 +11,12 @@ import numpy as np
 
 from ...ir.errors import RequestError
 from ...ir.ops.sampling import gumbel
-from .sampling import SamplingParams
+from .sampling_params import SamplingParams
 from .sequence import Sequence
 
 
 @dataclass(frozen=True)
-class Choice:
+class SampledToken:
     """A chosen token. Log-probabilities are of the model's own distribution, at temperature 1."""
 
     token: int
@@ -26,7 +26,7 @@ class Choice:
 
 def choose(
     logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int] = frozenset()
-) -> Choice:
+) -> SampledToken:
     """The next token of `sequence`. logits: f32 [V], not changed; `forbidden` cannot be chosen.
 
     RequestError when a logit is NaN, or the largest infinite: no token is the likeliest then; also
@@ -47,9 +47,9 @@ def choose(
             )
     token = draw(changed, params, sequence.seed, sequence.num_output)
     if params.logprobs is None:
-        return Choice(token)
+        return SampledToken(token)
     top = log_probabilities(logits, params.logprobs, token)
-    return Choice(token, top[token], top)
+    return SampledToken(token, top[token], top)
 
 
 def not_numbers(logits: np.ndarray, sequence: Sequence) -> RequestError:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...ir.errors import TilewrightError
 from .detokenizer import TextStream
-from .sampling import SamplingParams
+from .sampling_params import SamplingParams
 
 
 class Status(Enum):

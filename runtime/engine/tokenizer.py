@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from ...ir.errors import ArtifactError, RequestError
-from . import chat
-from .chat import Messages
-from .template import ChatTemplate, TemplateFailed
+from . import conversation
+from .chat_template import ChatTemplate, TemplateFailed
+from .conversation import Messages
 
 Templates = str | Mapping[str, str] | None
 SLICE_CHARS = 1 << 16  # of a long text, of which the first slices tell whether it fits
@@ -135,14 +135,17 @@ class Tokenizer:
                 facts="continue_final_message and add_generation_prompt are both set",
                 fix="pass add_generation_prompt=False",
             )
-        given = chat.plain_data(variables, "the template's variables")
+        given = conversation.plain_data(variables, "the template's variables")
         _check_list(given, "tools")
         _check_list(given, "documents")
-        turns = chat.read_messages(messages, keeps_parts=template.loops_over_parts)
+        turns = conversation.read_messages(messages, keeps_parts=template.loops_over_parts)
         if sanitize_control_tokens:
             tokens = self._control_tokens(template)
-            given, turns = chat.mark_tokens(given, tokens), chat.mark_tokens(turns, tokens)
-        said = chat.mark_end(turns) if continue_final_message else ""
+            given, turns = (
+                conversation.mark_tokens(given, tokens),
+                conversation.mark_tokens(turns, tokens),
+            )
+        said = conversation.mark_end(turns) if continue_final_message else ""
         try:
             text = template.render(
                 {
@@ -158,7 +161,7 @@ class Tokenizer:
             raise RequestError(
                 "the chat template refused the messages", facts=str(error)
             ) from error
-        return chat.cut_at_end(text, said) if continue_final_message else text
+        return conversation.cut_at_end(text, said) if continue_final_message else text
 
     def encode_chat(
         self,
@@ -176,7 +179,7 @@ class Tokenizer:
         text = self.render_chat(
             messages, sanitize_control_tokens=sanitize_control_tokens, **options
         )
-        pieces = chat.split_marked(text) if sanitize_control_tokens else [(text, False)]
+        pieces = conversation.split_marked(text) if sanitize_control_tokens else [(text, False)]
         text = "".join(piece for piece, _ in pieces)
         if len(pieces) > 1 and max_tokens is not None:
             self._refuse_long(text, max_tokens)

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.cli import chat
 from tilewright.ir.errors import OptionError, RequestError
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sampling_params import SamplingParams
 
 
 class Talker:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.api.facts import check_facts, is_language_model
+from tilewright.api.artifact_facts import check_facts, is_language_model
 from tilewright.ir.errors import ArtifactError
 
 GOOD = {

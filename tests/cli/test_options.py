@@ -13,7 +13,7 @@ from tilewright.cli.app import VERBS, app
 from tilewright.cli.generate import as_data, messages_of
 from tilewright.ir.errors import RequestError
 from tilewright.runtime.engine.outputs import CompletionOutput, Logprob, RequestOutput
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sampling_params import SamplingParams
 
 run = CliRunner().invoke
 EDGES = {

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from tilewright.api.compiler import compile_graph
+from tilewright.api.compile_graph import compile_graph
 from tilewright.api.counted import CountedWeights, counted
-from tilewright.cli.progress import BAR, Line, Log, progress
+from tilewright.cli.progress_line import BAR, Line, Log, progress
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.progress import UNITS
 from tilewright.ir.target import cpu
@@ -66,7 +66,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("columns", [20, 40, 60, 200])
 def test_a_line_never_fills_the_terminals_own(clock, monkeypatch, columns):
     """One that did would go on in the next, where no redrawing reaches it."""
-    monkeypatch.setattr("tilewright.cli.progress._columns", lambda stream: columns)
+    monkeypatch.setattr("tilewright.cli.progress_line._columns", lambda stream: columns)
     stream = io.StringIO()
     line = Line(stream, 3600, clock)
     for stage, of in {"capture": 30, "compile": 3000, "pack": 15 << 40, "prompts": 2}.items():

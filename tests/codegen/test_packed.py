@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.api.compiler import compile_graph
+from tilewright.api.compile_graph import compile_graph
 from tilewright.ir.builder import Builder
 from tilewright.ir.encoding import Encoding
 from tilewright.ir.errors import ShapeError, UnsupportedOp

@@ -196,7 +196,7 @@ def artifact(folder: Path) -> Check:
 
 def facts(folder: Path) -> Check:
     """facts.json, and what is done with it: a sum of its numbers, its texts as one."""
-    from tilewright.api.facts import check_facts
+    from tilewright.api.artifact_facts import check_facts
 
     from ..cli.test_facts import GOOD
 
@@ -258,7 +258,7 @@ def config(folder: Path) -> Check:
 
 def tokenizer(folder: Path) -> Check:
     """tokenizer.json and tokenizer_config.json."""
-    from tilewright.frontend.tokenizer import from_folder
+    from tilewright.frontend.tokenizer_source import from_folder
 
     from ..errors.conftest import byte_tokenizer
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tilewright import passes
-from tilewright.api.compiler import compile_graph
+from tilewright.api.compile_graph import compile_graph
 from tilewright.api.machine import open_device, resolve_target
 from tilewright.ir.evaluate import evaluate
 from tilewright.passes.differential import difference

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import tilewright
-from tilewright.runtime.engine.batch import Sizes, make_batch
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.batch import BatchSizes, make_batch
+from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.engine.scheduler import Work
 from tilewright.runtime.engine.sequence import Sequence
 
@@ -33,7 +33,7 @@ def all_logits(llm, tokens):
     pages = -(-len(tokens) // page_size)
     sequence = Sequence(0, tuple(tokens), GREEDY, 0, pages=list(range(pages)))
     runner = llm.engine.runner
-    sizes = Sizes(len(tokens), 1, pages, len(tokens))
+    sizes = BatchSizes(len(tokens), 1, pages, len(tokens))
     batch = make_batch([Work(sequence, len(tokens))], page_size, sizes, samples=runner.samples)
     arrays = {**batch.arrays, "logit_rows": np.arange(len(tokens), dtype=np.int32)}
     executable = runner.executable

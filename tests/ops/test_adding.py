@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.api.compiler import compile_graph
+from tilewright.api.compile_graph import compile_graph
 from tilewright.api.machine import open_device, resolve_target
 from tilewright.codegen.templates import choices
 from tilewright.ir import scalar

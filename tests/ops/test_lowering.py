@@ -6,7 +6,7 @@ Many samples make one program, as starting a compiler costs more than a kernel.
 import numpy as np
 import pytest
 
-from tilewright.api.compiler import compile_graph
+from tilewright.api.compile_graph import compile_graph
 from tilewright.api.machine import open_device, resolve_target
 from tilewright.ir.builder import Builder
 from tilewright.ir.op import get_op

@@ -20,7 +20,7 @@ from tilewright.ir.layout import (
     TOP_P,
 )
 from tilewright.ir.ops.sampling import sample
-from tilewright.runtime.engine.batch import Sizes, make_batch, sizes_of
+from tilewright.runtime.engine.batch import BatchSizes, make_batch, sizes_of
 from tilewright.runtime.engine.engine import Engine, EngineConfig
 from tilewright.runtime.engine.runner import StepResult
 from tilewright.runtime.engine.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ class HashModel:
         self.cache = np.full((num_pages, page_size, 2), -1, np.int64)
         self.pad = pad
         self.samples = samples
-        self.steps: list[Sizes] = []
+        self.steps: list[BatchSizes] = []
         self.reads = 0  # steps whose logits were looked at
 
     def reserve(self, max_tokens, max_seqs, context_len):

@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.ir.errors import RequestError
-from tilewright.runtime.engine.template import ChatTemplate
+from tilewright.runtime.engine.chat_template import ChatTemplate
 
 from .chat_expressions import EXPRESSIONS
 from .chat_families import FAMILIES

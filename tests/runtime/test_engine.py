@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tilewright.ir.errors import OutOfPages, RequestError
-from tilewright.runtime.engine.batch import Sizes
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.batch import BatchSizes
+from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.engine.sequence import Status
 
 LENGTHS = [1, 3, 17, 4, 5, 40, 33, 12]
@@ -21,7 +21,7 @@ def prompts(rng, lengths=LENGTHS):
 
 def bucketed(sizes):
     """Padding as for captured graphs: every size grows."""
-    return Sizes(sizes.tokens + 3, sizes.seqs + 2, sizes.width + 5, sizes.rows + 1)
+    return BatchSizes(sizes.tokens + 3, sizes.seqs + 2, sizes.width + 5, sizes.rows + 1)
 
 
 @pytest.mark.parametrize("pad", [lambda s: s, bucketed], ids=["exact", "padded"])

@@ -15,9 +15,9 @@ from tilewright.ir.lazy_arrays import LazyArray, LazyArrays
 from tilewright.ir.program import Buffer, Program
 from tilewright.ir.types import TensorType, bf16, f32
 from tilewright.runtime.cpu import CpuDevice
-from tilewright.runtime.engine.llm import LLM
+from tilewright.runtime.engine.llm import EngineLLM
 from tilewright.runtime.engine.memory import plan_memory
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sampling_params import SamplingParams
 
 CHAT = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -26,7 +26,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 @pytest.fixture
 def llm(make_engine, make_tokenizer):
     engine = make_engine(200, vocab_size=256 + 2, tokenizer=make_tokenizer(CHAT))
-    return LLM(engine, default_params=GREEDY)
+    return EngineLLM(engine, default_params=GREEDY)
 
 
 def test_shapes_of_results(llm):
@@ -160,7 +160,7 @@ def test_bad_prompts_are_named_before_anything_runs(llm):
 
 
 def test_without_tokenizer(make_engine):
-    llm = LLM(make_engine(), default_params=GREEDY)
+    llm = EngineLLM(make_engine(), default_params=GREEDY)
     (result,) = llm.generate([1, 2, 3])
     assert result.outputs[0].text == ""
     assert len(result.outputs[0].token_ids) == 12
@@ -269,7 +269,7 @@ def test_use_tqdm_is_a_bool_or_makes_the_bar(llm, capsys):
 
 def test_a_closed_model_gives_its_memory_back_and_says_so(make_engine, make_tokenizer):
     made = make_engine(200, vocab_size=256 + 2, tokenizer=make_tokenizer(CHAT))
-    with LLM(made, default_params=GREEDY) as llm:
+    with EngineLLM(made, default_params=GREEDY) as llm:
         del made
         assert "pages" in repr(llm)
         engine = weakref.ref(llm.engine)
@@ -293,7 +293,7 @@ def test_a_closed_model_gives_its_memory_back_and_says_so(make_engine, make_toke
 
 
 def test_a_model_without_tokenizer_takes_and_gives_tokens(make_engine):
-    llm = LLM(make_engine(200, vocab_size=256 + 2))
+    llm = EngineLLM(make_engine(200, vocab_size=256 + 2))
     (result,) = llm.generate({"prompt_token_ids": [5, 6, 7]}, SamplingParams(max_tokens=4))
     assert len(result.outputs[0].token_ids) == 4
     assert (result.prompt, result.outputs[0].text) == (None, "")

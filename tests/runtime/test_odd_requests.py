@@ -8,8 +8,8 @@ import pytest
 
 from tilewright.ir.errors import RequestError
 from tilewright.runtime.engine import engine as engine_module
-from tilewright.runtime.engine.llm import LLM
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.llm import EngineLLM
+from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.engine.tokenizer import SLICE_CHARS, Tokenizer
 
 
@@ -19,7 +19,7 @@ def make_llm(make_engine, make_tokenizer):
 
     def make(template=None, **config):
         tokenizer = make_tokenizer(template)
-        return LLM(make_engine(vocab_size=300, tokenizer=tokenizer, **config))
+        return EngineLLM(make_engine(vocab_size=300, tokenizer=tokenizer, **config))
 
     return make
 

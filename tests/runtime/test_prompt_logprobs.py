@@ -6,9 +6,9 @@ import pytest
 from tests.models import tiny
 from tilewright.ir.errors import RequestError
 from tilewright.runtime.engine.engine import Engine, EngineConfig
-from tilewright.runtime.engine.llm import LLM
+from tilewright.runtime.engine.llm import EngineLLM
 from tilewright.runtime.engine.runner import ProgramRunner
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.executable import Executable
 
 SCORED = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=2)
@@ -58,7 +58,7 @@ def test_scores_do_not_depend_on_what_runs_beside(make_engine, rng, pages, seqs,
 
 
 def test_they_come_with_the_result_as_vllm_gives_them(make_engine, make_tokenizer):
-    llm = LLM(make_engine(200, vocab_size=258, tokenizer=make_tokenizer()))
+    llm = EngineLLM(make_engine(200, vocab_size=258, tokenizer=make_tokenizer()))
     (result,) = llm.generate("abcd", SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=1))
     first, *scores = result.prompt_logprobs
     assert first is None
@@ -92,7 +92,7 @@ def test_logits_of_a_prompt_that_are_no_numbers_fail_alone(make_engine, monkeypa
 
 @pytest.fixture(scope="module")
 def compiled():
-    """(module, LLM compiled of it)"""
+    """(module, EngineLLM compiled of it)"""
     import tilewright
 
     module = tiny.make("llama", seed=1, num_hidden_layers=1)

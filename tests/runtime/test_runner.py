@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.models.tiny import make
-from tilewright.runtime.engine.batch import Sizes
+from tilewright.runtime.engine.batch import BatchSizes
 from tilewright.runtime.engine.engine import Engine, EngineConfig
 from tilewright.runtime.engine.runner import (
     MAX_CAPTURED_TOKENS,
@@ -14,7 +14,7 @@ from tilewright.runtime.engine.runner import (
     ProgramRunner,
     round_up,
 )
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.prepared import LEAST_SHARED, SharedMemory
 
@@ -88,9 +88,9 @@ def test_shared_memory_doubles(compiled):
 
 def test_buckets(compiled):
     runner = ProgramRunner(compiled, captures=True)
-    assert runner.bucket(Sizes(1, 1, 1, 1)) == Sizes(1, 1, 8, 1)
-    assert runner.bucket(Sizes(5, 5, 9, 5)) == Sizes(8, 8, 16, 8)
-    mixed = runner.bucket(Sizes(70, 3, 5, 2))
+    assert runner.bucket(BatchSizes(1, 1, 1, 1)) == BatchSizes(1, 1, 8, 1)
+    assert runner.bucket(BatchSizes(5, 5, 9, 5)) == BatchSizes(8, 8, 16, 8)
+    mixed = runner.bucket(BatchSizes(70, 3, 5, 2))
     assert (mixed.tokens, mixed.seqs, mixed.rows) == (128, 4, 4)
     for buckets in (SEQ_BUCKETS, TOKEN_BUCKETS, WIDTH_BUCKETS):
         assert list(buckets) == sorted(set(buckets))
@@ -102,5 +102,5 @@ def test_bucket_limits_hold(compiled):
     limits = {n: s.hi for n, s in compiled.program.symbols.items()}
     runner = ProgramRunner(compiled, captures=True)
     top = limits["t"]
-    assert runner.bucket(Sizes(top, 2, 3, 1)).tokens == top
+    assert runner.bucket(BatchSizes(top, 2, 3, 1)).tokens == top
     assert np.isin(["t", "seqs", "width", "rows"], list(limits)).all()

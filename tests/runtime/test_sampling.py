@@ -9,7 +9,7 @@ import pytest
 from tilewright.ir.errors import RequestError
 from tilewright.ir.ops.sampling import sample
 from tilewright.runtime.engine.sampler import adjust, choose, draw, log_probabilities
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.engine.sequence import Sequence
 
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 from tilewright.ir.errors import OutOfPages
 from tilewright.runtime.engine.batch import make_batch, sizes_of
 from tilewright.runtime.engine.pages import PagePool
-from tilewright.runtime.engine.sampling import SamplingParams
+from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.engine.scheduler import Scheduler
 from tilewright.runtime.engine.sequence import Sequence, Status
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tilewright.runtime.engine import template_budget
-from tilewright.runtime.engine.template import (
+from tilewright.runtime.engine.chat_template import (
     MAX_TEMPLATE_CHARS,
     ChatTemplate,
     TemplateFailed,
@@ -132,7 +132,7 @@ FAIL = [
 RUN = """
 import sys, json, resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from tilewright.runtime.engine.template import ChatTemplate, TemplateFailed
+from tilewright.runtime.engine.chat_template import ChatTemplate, TemplateFailed
 for number, text in enumerate(json.load(sys.stdin)):
     try:
         ChatTemplate(text).render({"messages": [{"role": "user", "content": "x"}]})

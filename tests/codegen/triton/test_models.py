@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from tilewright.api.compiler import compile_graph
+from tilewright.api.compile_graph import compile_graph
 from tilewright.codegen.templates import choices
 from tilewright.codegen.triton import backend
 from tilewright.codegen.triton.compile import Compiled

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.api.compiler import compile_graph
+from tilewright.api.compile_graph import compile_graph
 from tilewright.api.machine import open_device, resolve_target
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.codegen.templates.pointwise import PointwiseSchedule
