@@ -67,8 +67,10 @@ class Launches:
             grid = tuple([numbers[i] for i in choice.grid])
             if 0 not in grid:
                 dims = tuple([numbers[i] for i in choice.dims])
-                costs = numbers[step.traffic], numbers[step.operations]
-                launches.append(Launch(index, choice.kernel, choice.buffers, dims, grid, *costs))
+                moved, made = numbers[step.traffic], numbers[step.operations]
+                launches.append(
+                    Launch(index, choice.kernel, choice.buffers, dims, grid, moved, made)
+                )
         return tuple(launches)
 
     def _choice(self, choice: Choice, place: Mapping[Dim, int]) -> "_Choice":

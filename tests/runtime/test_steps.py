@@ -96,12 +96,21 @@ def make(library, buffers, steps, *, inputs="x", outputs="y", arena=1 << 16) -> 
     return Program("p", "cpu", symbols, made, *names, kernels, tuple(steps), arena, blobs)
 
 
-def executable(program: Program, **options) -> Executable:
+class Remote(CpuDevice):
+    """Says that its memory is another device's: all that the host sees of it is copied."""
+
+    name, dlpack_device = "remote", (2, 0)
+
+
+DEVICES = [CpuDevice, Remote]
+
+
+def executable(program: Program, device=CpuDevice, **options) -> Executable:
     """Through JSON and back, as an artifact has it."""
     data = json.loads(json.dumps(program_to_json(program)))
     read = program_from_json(data, program.blobs, lambda name: "")
     assert read.steps == program.steps
-    return Executable(read, {}, CpuDevice(), **options)
+    return Executable(read, {}, device(), **options)
 
 
 def launch(kernel, *args, writes):
@@ -124,7 +133,8 @@ def test_copy_between_offsets(library):
         exe(floats(1))
 
 
-def test_a_host_call_gets_and_returns_arrays(library):
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_host_call_gets_and_returns_arrays(library, device):
     seen = []
 
     def double(x):
@@ -135,7 +145,7 @@ def test_a_host_call_gets_and_returns_arrays(library):
     register_function("test.double", double)
     steps = [HostCall("call", "test.double", ("x",), ("y",))]
     program = make(library, {"x": ((N,), f32, "input"), "y": ((N,), f32, "output")}, steps)
-    exe, x = executable(program), floats(1, 2, 3)
+    exe, x = executable(program, device), floats(1, 2, 3)
     np.testing.assert_array_equal(exe(x)[0].numpy(), [2, 4, 6])
     np.testing.assert_array_equal(x, [1, 2, 3])
     assert seen[0].flags.writeable
@@ -189,8 +199,9 @@ def nonzero_program(library):
     return make(library, buffers, steps, outputs="y y")
 
 
-def test_a_step_binds_a_size(library, rng):
-    exe = executable(nonzero_program(library))
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_step_binds_a_size(library, rng, device):
+    exe = executable(nonzero_program(library), device)
     for count in (7, 0, 100, 7):
         x = np.zeros(100, np.float32)
         where = np.sort(rng.choice(100, count, replace=False))
@@ -208,7 +219,7 @@ def test_a_step_binds_a_size(library, rng):
             use()
     narrow = replace(exe.program, symbols={**exe.program.symbols, "u": Symbol("u", 0, 3)})
     with pytest.raises(DimError, match=r"dim u \(at axis 0\) is 7, its range is \[0, 3\]"):
-        executable(narrow)(x)
+        executable(narrow, device)(x)
 
 
 def cond_program(library):
@@ -219,8 +230,9 @@ def cond_program(library):
     return make(library, buffers, [Cond("if", "p", then, otherwise)], inputs="p x")
 
 
-def test_cond_runs_one_of_two(library):
-    exe, x = executable(cond_program(library)), floats(1, 2, 3)
+@pytest.mark.parametrize("device", DEVICES)
+def test_cond_runs_one_of_two(library, device):
+    exe, x = executable(cond_program(library), device), floats(1, 2, 3)
     np.testing.assert_array_equal(exe(np.array(True), x)[0].numpy(), 2 * x)
     np.testing.assert_array_equal(exe(np.array(False), x)[0].numpy(), x)
 
@@ -240,8 +252,9 @@ def while_program(library):
     return make(library, buffers, steps, inputs="x limit")
 
 
-def test_while_runs_until_its_test_says_no(library):
-    exe = executable(while_program(library))
+@pytest.mark.parametrize("device", DEVICES)
+def test_while_runs_until_its_test_says_no(library, device):
+    exe = executable(while_program(library), device)
     for x, limit, expected in [(1, 100, 128), (3, 3, 3), (3, 4, 6)]:
         assert exe(np.array(x, np.float32), np.array(limit, np.float32))[0].numpy() == expected
 
@@ -267,8 +280,9 @@ def scan_program(library):
     return make(library, buffers, steps, inputs="zeros x", outputs="last y")
 
 
-def test_scan_carries_and_stacks(library, rng):
-    exe = executable(scan_program(library))
+@pytest.mark.parametrize("device", DEVICES)
+def test_scan_carries_and_stacks(library, rng, device):
+    exe = executable(scan_program(library), device)
     for n in (0, 1, 5):
         x = rng.integers(0, 9, (n, 2)).astype(np.float32)
         last, y = exe(np.zeros(2, np.float32), x)
