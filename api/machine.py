@@ -89,13 +89,13 @@ def resolve_target(name: str | Target) -> Target:
 
 def open_device(target: Target):
     """The device that runs programs of `target` on this machine. DeviceError when there is none."""
-    if target.kind not in _DEVICES:
+    if target.kind not in DEVICES:
         raise OptionError(
             f"programs for {target.name} can be built here, not run",
-            facts=f"it is a {target.kind} device, and we have {', '.join(_DEVICES)}",
+            facts=f"it is a {target.kind} device, and we have {', '.join(DEVICES)}",
             fix="save the artifact and load it where the device is",
         )
-    return _DEVICES[target.kind](target)
+    return DEVICES[target.kind](target)
 
 
 def _open_cuda(target: Target):
@@ -118,7 +118,7 @@ def _open_cpu(target: Target):
     return CpuDevice()
 
 
-_DEVICES = {"cpu": _open_cpu, "cuda": _open_cuda}
+DEVICES = {"cpu": _open_cpu, "cuda": _open_cuda}
 
 
 def release_memory() -> None:

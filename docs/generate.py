@@ -8,9 +8,13 @@ import inspect
 import re
 from pathlib import Path
 
+from tilewright.api.machine import DEVICES
+from tilewright.codegen.templates import TEMPLATES
 from tilewright.ir import ops as _ops  # noqa: F401  declares every op
 from tilewright.ir.op import OPS, REQUIRED, Op
 from tilewright.ir.switches import TABLE
+from tilewright.ir.target import TARGETS
+from tilewright.ir.types import DTYPES, TensorType
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "api", "cli"]
@@ -118,6 +122,127 @@ def first_sentence(file: Path) -> str:
     return (sentence[0] if sentence else paragraph).replace("|", "\\|")
 
 
+def unsupported_page() -> str:
+    """docs/unsupported.md: what is refused, from the tables and the refusals themselves."""
+    lines = [
+        "# What is not supported",
+        "",
+        "Generated from the code by `make docs`: from the tables of targets, dtypes and ops,",
+        "and from the text of every refusal (… stands for what depends on the model). What is",
+        "refused is an error that names the op, its place in the model, and what to do; nothing",
+        "runs in another way in silence. PyTorch operations that have no row are an open set: the",
+        "importer names all of a module's at once.",
+        "",
+        *_dtype_lines(),
+        *_op_lines_without_kernel(),
+        "## PyTorch operations",
+        "",
+        "What the importer (`frontend/aten/`) declines of operations that it knows:",
+        "",
+        *_refusals("frontend/aten", {"Declined"}),
+        "## Models",
+        "",
+        "What is refused of a module as a whole, or cannot be served from a paged cache:",
+        "",
+        *_refusals("", {"UnsupportedModel", "Mixing"}),
+        "## Checkpoints",
+        "",
+        *_refusals("frontend", {"CheckpointError"}, "not read|not safe|no fast form|pickled"),
+        "## Kernels",
+        "",
+        "What code generation declines; passes and groups see to it that models do not meet it:",
+        "",
+        *_refusals("codegen", {"UnsupportedOp"}),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _dtype_lines() -> list[str]:
+    """Which dtypes each target computes in, and which it multiplies on a matrix unit."""
+    targets = list(TARGETS.values())
+    lines = [
+        "## Dtypes",
+        "",
+        "What a target computes in, and what its matrix unit is given for products of two operands",
+        "of the dtype; `-`: it only stores the dtype, and casts it where it is read.",
+        "",
+        f"| dtype | {' | '.join(f'`{t.name}`' for t in targets)} |",
+        f"|---|{'---|' * len(targets)}",
+    ]
+    for dtype in DTYPES.values():
+        cells = []
+        for target in targets:
+            op = None if dtype.is_packed else target.matrix_op(dtype, dtype)
+            fed = "" if op is None else f", products as {op.operand}"
+            cells.append("yes" + fed if dtype in target.dtypes else f"-{fed}")
+        lines.append(f"| {dtype} | {' | '.join(cells)} |")
+    lines += ["", "Dtypes of fewer than 8 bits are those of weights only.", ""]
+    for target in targets:
+        if target.kind not in DEVICES:
+            lines += [f"Programs for `{target.name}` are built, and no device here runs them.", ""]
+    return lines
+
+
+def _op_lines_without_kernel() -> list[str]:
+    """Ops that are taken apart or run as steps, and operands that their kernels refuse."""
+    kinds = {kind for template in TEMPLATES for kind in template.kinds}
+    steps = [op.name for op in OPS.values() if op.kind in ("region", "call")]
+    lost = [op.name for op in OPS.values() if op.kind not in kinds and op.name not in steps]
+    assert not lost, f"no template, step or decomposition takes {lost}"
+    lines = ["## Ops", "", f"No kernel, but steps of a program, are: {', '.join(steps)}.", ""]
+    apart = [op.name for op in OPS.values() if op.kind == "composite" and not op.is_whole]
+    lines += [f"Taken apart into other ops, with no kernel of their own: {', '.join(apart)}.", ""]
+    for op in OPS.values():
+        if op.refusal is None:
+            continue
+        count = len(op.operands) - op.num_optional
+        reasons: dict[str, list[str]] = {}
+        for dtype in DTYPES.values():
+            reason = op.refusal(*[TensorType((1, 1, 1, 64), dtype)] * count)
+            if reason:
+                reasons.setdefault(reason, []).append(dtype.name)
+        for reason, names in reasons.items():
+            lines += [f"`{op.name}` of {', '.join(names)}: {reason}.", ""]
+    return lines
+
+
+def _refusals(folder: str, errors: set[str], pattern: str = "") -> list[str]:
+    """A table of what the files of `folder` raise: the operations it is about, and the reason."""
+    rows: dict[tuple[str, str], None] = {}
+    files = [f for layer in LAYERS for f in sorted((ROOT / layer).rglob("*.py"))]
+    for file in files:
+        inside = file.is_relative_to(ROOT / folder)
+        for function in ast.walk(ast.parse(file.read_text())) if inside else ():
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            names = [
+                node.value.split(".")[0]
+                for decorator in function.decorator_list
+                for node in ast.walk(decorator)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+                if re.fullmatch(r"[\w.]+", node.value)
+            ]
+            about = ", ".join(dict.fromkeys(f"`{n}`" for n in names)) or f"`{file.name}`"
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") in errors:
+                    reason = _as_written(node.args[0]) if node.args else ""
+                    if re.search(pattern, reason) and reason.strip("… "):
+                        rows.setdefault((about, reason))
+    return ["| where | what |", "|---|---|", *(f"| {a} | {r} |" for a, r in rows), ""]
+
+
+def _as_written(text: ast.expr) -> str:
+    """A message, with … for what is put in."""
+    match text:
+        case ast.Constant(value=str(value)):
+            return value
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_as_written, parts))
+        case ast.BinOp(left=left, right=right):
+            return _as_written(left) + _as_written(right)
+    return "…"
+
+
 def between_marks(page: str, mark: str, text: str) -> str:
     """`page` with what stands between `<!-- mark -->` and `<!-- end of mark -->` replaced."""
     begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
@@ -138,7 +263,7 @@ def pages() -> dict[Path, str]:
     partly = {
         page: between_marks(page.read_text(), mark, text) for page, (mark, text) in marked.items()
     }
-    return {docs / "ops.md": ops_page(), **partly}
+    return {docs / "ops.md": ops_page(), docs / "unsupported.md": unsupported_page(), **partly}
 
 
 def main() -> None:

@@ -240,7 +240,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, *_):
-        if name.split(".")[0] in ("torch", "triton", "transformers", "sympy"):
+        if name.split(".")[0] in ("torch", "triton", "transformers", "sympy", "gguf", "accelerate"):
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, Blocker())
