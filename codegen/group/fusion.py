@@ -148,7 +148,7 @@ class Fusion:
                 self.groups.free(node)
 
     def is_cast_in_loading(self, node: Node) -> bool:
-        if node.op.name != "cast":
+        if not node.op.is_cast:
             return False
         source, target = node.operands[0].dtype, node.results[0].dtype
         widens = source.is_float and target.is_float and source.bits < target.bits

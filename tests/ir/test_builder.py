@@ -99,7 +99,7 @@ def test_an_op_is_declared_once():
         def add(x):
             return x
 
-    with pytest.raises(ValueError, match="op strange needs a kind: .*elementwise"):
+    with pytest.raises(ValueError, match=r"op strange needs a kind: .*elementwise"):
 
         @op
         def strange(x):
@@ -109,7 +109,7 @@ def test_an_op_is_declared_once():
 def test_a_norm_needs_an_axis(b):
     x = b.input("one", (), f32)
     for norm in (lambda: b.rms_norm(x, x), lambda: b.layer_norm(x, x, x)):
-        with pytest.raises(ShapeError, match="needs an axis to normalize over"):
+        with pytest.raises(ShapeError, match="runs over the last axis, and it has none"):
             norm()
 
 

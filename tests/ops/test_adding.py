@@ -86,6 +86,16 @@ EXAMPLES = {
         (lambda b, x: linear(b, b.reversed(x, axis=1)), lambda x, w: x[:, ::-1] @ w.T),
         (lambda b, x: b.reversed(linear(b, x), axis=0), lambda x, w: (x @ w.T)[::-1]),
     ],
+    "A contraction": [
+        (
+            lambda b, x: b.damped_linear(x, weight(b, 5, 6), weight(b, 5, 6)),
+            lambda x, w, v: (x @ w.T) / (1 + np.exp(-x @ v.T)),
+        ),
+        (
+            lambda b, x: b.relu(b.damped_linear(b.neg(x), weight(b, 5, 6), weight(b, 5, 6))),
+            lambda x, w, v: np.maximum(-x @ w.T / (1 + np.exp(x @ v.T)), 0),
+        ),
+    ],
 }
 LENGTHS = [1, 7]
 
