@@ -9,7 +9,7 @@ from ..ir import switches
 from ..ir.errors import OptionError, UnsupportedModel
 from .compiled_module import CompiledModule
 
-OPTIONS = {"weights_dtype": (None, "bf16")}
+OPTIONS = {"weights_dtype": (None, "bf16"), "fallback": (None, "eager")}
 
 
 def compile(
@@ -29,8 +29,9 @@ def compile(
     program of their own, at the cost of one more compilation. The last 8 programs are kept, and a
     warning says once when that is not enough. Empty axes have programs of their own as well; under
     `dynamic_shapes` they are taken where a dim's range begins at 0.
-    options: weights_dtype "bf16" stores matrices narrow. A target that this machine does not have
-    can be compiled for, not called.
+    options: weights_dtype "bf16" stores matrices narrow; fallback "eager" leaves operations that we
+    lack to PyTorch, on the host, where the module would be refused: `fallback_ops` of what is
+    returned counts them. A target that this machine does not have can be compiled for, not called.
 
     The module is read once, when the first program is made, and is never changed. What is done to
     it later (weights loaded or trained, attributes, hooks, submodules, `train()`, `to()`) does not

@@ -82,7 +82,8 @@ class CompiledModule(CallableModule):
         module._is_exported = True
         module._kept()  # what its values are now
         module._open_if_here()
-        imported = import_program(exported, axes=exported_axes(exported))
+        fallback = options.get("fallback") is not None
+        imported = import_program(exported, axes=exported_axes(exported), fallback=fallback)
         module._take(_exported_signature(module._signature, imported.signature))
         module.variants.append(make_variant(imported, module.target, options, module._device))
         return module
@@ -97,6 +98,11 @@ class CompiledModule(CallableModule):
     def report(self) -> Report:
         """What the passes did for the newest program."""
         return self._newest().compiled.report
+
+    @property
+    def fallback_ops(self) -> int:
+        """How many operations of the newest program are left to PyTorch (options, `fallback`)."""
+        return self._newest().compiled.fallback_ops
 
     def save(self, path: str | Path) -> Path:
         """Write an artifact with the programs made so far. -> its path.
@@ -213,7 +219,12 @@ class CompiledModule(CallableModule):
             self._check_unchanged("these inputs need another program")
         try:
             return import_module(
-                kept.module, args, kwargs, dynamic_shapes=dynamic, fix_empty=fix_empty
+                kept.module,
+                args,
+                kwargs,
+                dynamic_shapes=dynamic,
+                fix_empty=fix_empty,
+                fallback=self._options.get("fallback") is not None,
             )
         except UnsupportedOp as error:
             if not any(part.training for part in kept.module.modules()):

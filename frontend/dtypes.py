@@ -52,6 +52,16 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
+def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """The inverse of `to_numpy`; shares memory."""
+    ours = types.dtype_of(array.dtype)
+    dtype = TO_TORCH[ours] if ours is not None else None
+    if dtype in _BY_BITS:
+        bits = torch.from_numpy(array.view(np.dtype(f"i{array.itemsize}")))
+        return bits.view(dtype)
+    return torch.from_numpy(array)
+
+
 def as_declared(number: bool | int | float, dtype: DType) -> bool | int | float:
     """A Python number as an element of `dtype`.
 

@@ -166,6 +166,7 @@ class Importer:
     builder: Builder
     table: SymbolTable
     strip: str = ""  # prefix of module paths that is not the user's
+    fallback: Handler | None = None  # what imports an operation that is in no table
     missing: dict[str, _Missing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -195,12 +196,11 @@ class Importer:
                 raise AssertionError(f"an exported graph has no {node.op} nodes but inputs")
         raise AssertionError("an fx graph ends in an output")
 
-    def late_symbol(self, node: fx.Node) -> str:
-        """Declare the size that only a run of `node` knows. -> the name of its dim."""
-        (symbol,) = node.meta["unbacked_bindings"]
-        name = self.table.declare_late(symbol)
-        self.builder.symbols[name] = self.table.symbols[name]
-        return name
+    def late_symbols(self, node: fx.Node) -> tuple[str, ...]:
+        """Declare the sizes that only a run of `node` knows. -> the names of their dims."""
+        names = tuple(map(self.table.declare_late, node.meta.get("unbacked_bindings") or ()))
+        self.builder.symbols.update((name, self.table.symbols[name]) for name in names)
+        return names
 
     def raise_missing(self) -> None:
         """Raise `UnsupportedOp` with the table of everything that could not be imported."""
@@ -218,7 +218,8 @@ class Importer:
         raise UnsupportedOp(
             f"{len(rows)} unsupported operation{'s' * (len(rows) > 1)} in {total} places",
             facts="\n".join(lines),
-            fix="replace them in the module by supported ones; docs/ops.md lists what there is",
+            fix="replace them in the module by supported ones (docs/ops.md lists what there is); or"
+            " leave them to PyTorch: compile(..., options={'fallback': 'eager'})",
         )
 
     # ---- one node --------------------------------------------------------------------------
@@ -241,7 +242,8 @@ class Importer:
         if node.target is operator.getitem:
             container = env[node.all_input_nodes[0]]
             return POISON if container is POISON else container[node.args[1]]
-        if name not in HANDLERS:
+        handler = HANDLERS.get(name, self.fallback)
+        if handler is None:
             return self._miss(node, name, "")
         poisoned = False
 
@@ -259,9 +261,7 @@ class Importer:
             args = [call.reshape(x, (1,)) if isinstance(x, Value) else x for x in args]
         try:
             with self.builder.at(self._loc(node, name)):
-                result = HANDLERS[name](
-                    call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()}
-                )
+                result = handler(call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
                 if is_number:
                     many = isinstance(result, tuple | list)
                     numbers = [call.reshape(x, ()) for x in (result if many else [result])]

@@ -21,7 +21,8 @@ from . import aten  # noqa: F401  fills the table
 from .containers import tree_of
 from .dtypes import from_torch, to_numpy
 from .dynamic_shapes import Axes, DynamicAxis, exported_axis
-from .importer import Importer
+from .eager import eager_call
+from .importer import Handler, Importer
 from .symbols import SymbolTable, shape_env_of
 from .trace import export, functionalize, needs_decomposition
 
@@ -45,15 +46,23 @@ def import_module(
     dynamic_shapes: Any = None,
     fix_empty: bool = False,
     name: str = "main",
+    fallback: bool = False,
 ) -> Imported:
     """Export a module and import the program.
 
     `dynamic_shapes` is torch.export's; axes under one name are one dim. With `fix_empty` those that
     are empty in the example are static. The module is not changed, and traced in the mode it is in.
+    With `fallback` operations that we lack become calls of torch's own: see frontend/eager.py.
     Raises `UnsupportedOp` (one table of all), `UnsupportedModel` or `DimError`.
     """
     exported = export(module, args, kwargs, dynamic_shapes, fix_empty=fix_empty)
-    return import_program(exported.program, name=name, axes=exported.axes, results=exported.results)
+    return import_program(
+        exported.program,
+        name=name,
+        axes=exported.axes,
+        results=exported.results,
+        fallback=fallback,
+    )
 
 
 def import_program(
@@ -64,6 +73,7 @@ def import_program(
     strip: str = "",
     progress: Progress = unwatched,
     results: Tree | None = None,
+    fallback: bool = False,
 ) -> Imported:
     """Import an exported program.
 
@@ -74,7 +84,8 @@ def import_program(
     """
     if needs_decomposition(program):
         program = functionalize(program)
-    return _ProgramImport(program, name, tuple(axes), strip, progress, results).run()
+    handler = eager_call if fallback else None
+    return _ProgramImport(program, name, tuple(axes), strip, progress, results, handler).run()
 
 
 def exported_axes(program: ExportedProgram) -> tuple[Axes, ...]:
@@ -105,6 +116,7 @@ class _ProgramImport:
     strip: str
     progress: Progress
     returned: Tree | None
+    fallback: Handler | None
     weights: dict[str, LazyArray] = field(default_factory=dict)
     states: dict[str, LazyArray] = field(default_factory=dict)
 
@@ -115,7 +127,7 @@ class _ProgramImport:
         self._declare_symbols(table, placeholders)
         table.prove_conditions()
         builder = Builder(self.name, table.symbols.values())
-        importer = Importer(builder, table, self.strip)
+        importer = Importer(builder, table, self.strip, self.fallback)
         env, arguments = self._arguments(builder, table, placeholders)
         results = importer.run(program.graph, program.graph_module, env, self.progress)
         importer.raise_missing()

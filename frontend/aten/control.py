@@ -86,7 +86,7 @@ class _Slice(NamedTuple):
 def _part(call: Call, name: str, module: fx.GraphModule, operands: Sequence[Operand]) -> _Part:
     outer = call.importer
     b = Builder(name, call.b.symbols.values())
-    inner = Importer(b, outer.table, outer.strip, outer.missing)
+    inner = Importer(b, outer.table, outer.strip, outer.fallback, outer.missing)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     env: dict[fx.Node, Any] = {}
     for number, (node, operand) in enumerate(zip(placeholders, operands, strict=True)):

@@ -66,7 +66,7 @@ def _masked_select(call: Call, x: Value, mask: Value) -> Value:
 @handles("nonzero.default")
 def _nonzero(call: Call, x: Value) -> Value:
     """Where x is not zero; how many places that are, only a run knows."""
-    return call.b.nonzero(x, binds=(call.importer.late_symbol(call.node),))
+    return call.b.nonzero(x, binds=call.importer.late_symbols(call.node))
 
 
 @handles("nonzero_numpy.default")

@@ -1,0 +1,110 @@
+"""Operations that no table has, left to torch when the caller allows it."""
+
+import pytest
+import torch
+
+import tilewright
+from tilewright.frontend.torch_export import import_module
+from tilewright.ir.errors import DeviceError, OptionError, UnsupportedOp
+from tilewright.ir.host_functions import _REGISTERED
+from tilewright.ir.steps import HostCall, walk
+
+EAGER = {"fallback": "eager"}
+
+
+@torch.library.custom_op("tilewright_tests::repeated", mutates_args=())
+def repeated(x: torch.Tensor, counts: torch.Tensor, scale: float) -> torch.Tensor:
+    """Rows of x so often as counts says: how many rows that are depends on data."""
+    return torch.repeat_interleave(x, counts, 0) * scale
+
+
+@repeated.register_fake
+def _(x, counts, scale):
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])
+
+
+@torch.library.custom_op("tilewright_tests::split", mutates_args=())
+def split(x: torch.Tensor, flip: bool) -> list[torch.Tensor]:
+    """The rows of even and of odd index, in the other order with `flip`."""
+    parts = [x[::2].clone(), x[1::2].clone()]
+    return parts[::-1] if flip else parts
+
+
+@split.register_fake
+def _(x, flip):
+    sizes = (x.shape[0] - x.shape[0] // 2, x.shape[0] // 2)
+    return [x.new_empty(n, x.shape[1]) for n in (sizes[::-1] if flip else sizes)]
+
+
+class Mixed(torch.nn.Module):
+    """Ours, torch's own and custom operations, one of them in a branch."""
+
+    def forward(self, x, counts):
+        x = torch.cond(x.sum() > 0, lambda x: torch.digamma(x + 1), lambda x: -x, (x * 2,))
+        rows = repeated(x, counts, 0.5)
+        even, odd = split(rows + 1, True)
+        return even.sum(0) - odd.sum(0), rows
+
+
+def test_what_we_lack_is_called():
+    module = Mixed()
+    example = (torch.rand(4, 3), torch.tensor([1, 0, 2, 3]))
+    compiled = tilewright.compile(module, example, target="cpu", options=EAGER)
+    assert compiled.fallback_ops == 3
+    calls = [s for s in walk(compiled.program.steps) if isinstance(s, HostCall)]
+    assert [s.function.partition("(")[0] for s in calls] == [
+        "aten.digamma.default",
+        "tilewright_tests.repeated.default",
+        "tilewright_tests.split.default",
+    ]
+    for counts in ([1, 0, 2, 3], [0, 0, 0, 1], [9, 1, 1, 1]):
+        for sign in (1, -1):
+            args = torch.rand(4, 3) * sign, torch.tensor(counts)
+            for got, wanted in zip(compiled(*args), module(*args), strict=True):
+                torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_without_leave_they_are_refused():
+    with pytest.raises(UnsupportedOp, match=r"aten.digamma(.|\n)*'fallback': 'eager'"):
+        import_module(Mixed(), (torch.rand(4, 3), torch.tensor([1, 0, 2, 3])))
+    with pytest.raises(OptionError, match="option fallback is 'silent'"):
+        tilewright.compile(Mixed(), target="cpu", options={"fallback": "silent"})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float16])
+def test_every_dtype_goes_there_and_back(dtype):
+    class Gamma(torch.nn.Module):
+        def forward(self, x):
+            return torch.digamma(x + 1).neg()
+
+    compiled = tilewright.compile(
+        Gamma(), (torch.rand(3, 2).to(dtype),), target="cpu", options=EAGER
+    )
+    x = torch.rand(3, 2).to(dtype)
+    got, wanted = compiled(x), Gamma()(x)
+    assert got.dtype == wanted.dtype
+    torch.testing.assert_close(got, wanted)
+
+
+def test_what_is_no_function_of_its_tensors_is_refused_all_the_same():
+    class Random(torch.nn.Module):
+        def forward(self, x):
+            return torch.poisson(x) + torch.zeros(3).normal_()
+
+    with pytest.raises(UnsupportedOp, match="it draws random numbers"):
+        import_module(Random(), (torch.rand(3),), fallback=True)
+
+
+def test_a_saved_program_names_what_it_lacks(tmp_path, monkeypatch):
+    class Gamma(torch.nn.Module):
+        def forward(self, x):
+            return torch.digamma(x)
+
+    compiled = tilewright.compile(Gamma(), (torch.rand(3),), target="cpu", options=EAGER)
+    compiled.save(tmp_path / "gamma")
+    x = torch.rand(3)
+    torch.testing.assert_close(tilewright.load(tmp_path / "gamma")(x), torch.digamma(x))
+    monkeypatch.setattr("tilewright.ir.host_functions._REGISTERED", {})
+    with pytest.raises(DeviceError, match=r"1 functions(.|\n)*aten.digamma.default\(_\)"):
+        tilewright.load(tmp_path / "gamma")
+    assert _REGISTERED
