@@ -87,8 +87,9 @@ class Inliner:
                     fix="cast it to u8 or i8 first",
                 )
             type, encoding = encoding.stored(type), ROWS
+        packed = value.dtype if value.dtype.is_packed else None
         self.values.append(value)
-        self.params.append(Param(type, is_written, encoding, is_constant))
+        self.params.append(Param(type, is_written, encoding, is_constant, packed))
         return len(self.params) - 1
 
     def is_inside(self, value: Value) -> bool:

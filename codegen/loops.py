@@ -259,15 +259,16 @@ class Sample(Part):
 @dataclass(frozen=True)
 class Param:
     """A buffer a kernel is given. `encoding` as in ir.program.Buffer; offsets in Load and Store are
-    of plain rows unless lowering already applied the encoding. `is_constant`
-    promises that no kernel of the program writes it (a weight): it may be read before the kernels
-    in front are done.
+    of plain rows unless lowering already applied the encoding. `is_constant` promises that no
+    kernel of the program writes it (a weight): it may be read before the kernels in front are done.
+    `packed`: the dtype of elements that share its bytes, which is then what `type` is of.
     """
 
     type: TensorType
     is_written: bool
     encoding: Encoding = ROWS
     is_constant: bool = False
+    packed: DType | None = None
 
 
 @dataclass(frozen=True)

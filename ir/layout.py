@@ -63,8 +63,7 @@ class KVLayout:
     def page_bytes(self) -> int:
         """Bytes of one page over all layers."""
         return sum(
-            pool.num_heads * self.page_size * pool.head_dim * pool.dtype.nbytes
-            for pool in self.pools
+            pool.num_heads * self.page_size * pool.dtype.size(pool.head_dim) for pool in self.pools
         )
 
     @property

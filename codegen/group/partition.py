@@ -63,8 +63,8 @@ def traffic(plan: Plan, name: str) -> Dim:
             total = total + value.type.nbytes
     for node in nodes:
         if node.op.kind == "gather":
-            width = _stored(node.operands[0], nodes).dtype.nbytes
-            total = total + node.results[0].type.numel * width
+            dtype = _stored(node.operands[0], nodes).dtype
+            total = total + dtype.size(node.results[0].type.numel)
     for value in plan.results_of(name):
         if not _is_pool(graph, value):
             total = total + value.type.nbytes

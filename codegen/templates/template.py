@@ -118,8 +118,10 @@ class Template:
         total: Dim = 0
         for number, param in enumerate(kernel.params):
             if number not in left_out:
-                elements = gathered.get(number, param.type.numel)
-                total = total + elements * param.type.dtype.nbytes
+                elements, dtype = param.type.numel, param.type.dtype
+                if number in gathered:
+                    elements, dtype = gathered[number], param.packed or dtype
+                total = total + dtype.size(elements)
         return total
 
     # ---- schedules ----

@@ -10,8 +10,10 @@ from tilewright.ir.errors import ShapeError, UnsupportedOp
 from tilewright.ir.target import cpu
 from tilewright.ir.types import f32, i2, i4, i8, u2, u4, u8
 from tilewright.passes.pipelines import dense
+from tilewright.runtime.artifact import Artifact, load_artifact, save_artifact
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.stored_program import StoredProgram
 
 from .packed import linear, lookup
 
@@ -56,6 +58,28 @@ def test_codes_are_read_where_they_are_used_and_counted_as_they_lie():
     assert step.traffic == of_weights + 4 * m * (k + n)
     assert made.program.arena_bytes == 0
     assert made.program.buffers["w"].encoding == Encoding(group=32, scale="scale", zero="zero")
+
+
+def test_rows_of_a_table_count_the_bits_of_their_elements():
+    """Three rows of 16 elements of 4 bits are read, the table whole; both are written as f32."""
+    made = compiled(lookup(u4, 9, 16))
+    rows, whole = (made.program.steps[i].traffic for i in (0, 1))
+    assert rows == 3 * 4 + 3 * 16 // 2 + 3 * 16 * 4
+    assert whole == 9 * 16 // 2 + 8 * 16 * 4
+
+
+def test_an_artifact_holds_the_packed_bytes(tmp_path):
+    case = linear(u4, 3, 40, 96, 32, u4)
+    made = compiled(case)
+    artifact = Artifact((StoredProgram(made.program),), made.weights)
+    loaded = load_artifact(save_artifact(tmp_path / "packed", artifact))
+    assert loaded.program.buffers == made.program.buffers
+    assert {n: a.shape for n, a in loaded.weights.items()} == {
+        "w": (40, 48), "scale": (40, 3), "zero": (40, 2),
+    }  # fmt: skip
+    (got,) = Executable(loaded.program, loaded.weights, CpuDevice())(*case.inputs.values())
+    (want,) = Executable(made.program, made.weights, CpuDevice())(*case.inputs.values())
+    np.testing.assert_array_equal(got.numpy(), want.numpy())
 
 
 def test_what_shares_bytes_is_never_written():
