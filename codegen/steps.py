@@ -67,7 +67,9 @@ class StepMaker:
                     args = [None if v is None else names[v] for v in low.values]
                     made += self.launches(low, name, args, base, _loc(nodes))
             except UnsupportedOp as error:
-                self.problems.append(f"{name}: {error}")
+                ops = ", ".join(dict.fromkeys(n.op.name for n in nodes if n.op.cost != "free"))
+                at = f" at {_loc(nodes)}" if _loc(nodes) else ""
+                self.problems.append(f"{name}, {ops}{at}: {error}")
         return made
 
     def _maker(self, node: Node) -> "Maker":
