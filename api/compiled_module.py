@@ -109,8 +109,9 @@ class CompiledModule(CallableModule):
 
         What `tilewright.load(path)` gives is called like the module, in a process that needs no
         torch; a call that would need another program is refused there. Weights are stored once,
-        buffers that the module writes with their values now. A path that ends in .zip becomes one
-        file. Raises UnsupportedModel where the module takes or returns what plain data cannot hold.
+        buffers that the module writes with their values now; functions that it calls on the host
+        have to be registered where it is loaded. A path that ends in .zip becomes one file. Raises
+        UnsupportedModel where the module takes or returns what plain data cannot hold.
         """
         with self._lock:
             self._newest()

@@ -9,7 +9,7 @@ import inspect
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -126,6 +126,9 @@ class Signature:
         `ShapeError` lists all that is built otherwise, or every constant that has changed; `names`
         are those of the parameters, as far as they are known.
         """
+        flat = self._flat
+        if flat is not None and not kwargs and len(args) == len(flat) and all(map(is_array, args)):
+            return dict(zip(flat, args))
         inputs: dict[str, Any] = {}
         problems: list[str] = []
         changed: list[str] = []
@@ -153,6 +156,12 @@ class Signature:
                 fix="compile again for the new value, or pass it as a tensor",
             )
         return inputs
+
+    @cached_property
+    def _flat(self) -> tuple[str, ...] | None:
+        """The inputs where each argument is an array given by position, the usual case."""
+        names = tuple(tree.name for tree in self.positional if isinstance(tree, Input))
+        return names if len(names) == len(self.positional) and not self.keywords else None
 
     def restore(self, outputs: Sequence[Any]) -> Any:
         """The program's outputs in the module's containers; numbers as Python ints."""

@@ -162,7 +162,7 @@ def artifact(folder: Path) -> Check:
     from tilewright.runtime.artifact import check_machine, read_manifest, save_artifact
     from tilewright.runtime.storage import digest
 
-    from ..cli.test_facts import GOOD
+    from ..api.test_artifact_facts import GOOD
     from ..runtime.test_artifact import sample
 
     path = save_artifact(folder / "artifact", replace(sample(), facts=GOOD))  # a language model's
@@ -198,7 +198,7 @@ def facts(folder: Path) -> Check:
     """facts.json, and what is done with it: a sum of its numbers, its texts as one."""
     from tilewright.api.artifact_facts import check_facts
 
-    from ..cli.test_facts import GOOD
+    from ..api.test_artifact_facts import GOOD
 
     def check(seed: int) -> bool:
         data = damaged_value(GOOD, random.Random(seed))
