@@ -20,21 +20,21 @@ from ..forward import forward_index, path_between
 from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
-from .reduce import FEW_ROWS
 from .template import (
     WARPS,
     Bucket,
     Schedule,
     Template,
     clip,
-    follows_elements,
     power_of_2,
     powers_of_2,
+    surrounds,
     warps,
 )
 
 RESULT = "scan"  # the name under which stores find what the scan has come to
 BLOCK, PIECES = 4096, 1024  # elements scanned at once; pieces that a row is cut into
+FEW_ROWS = 512  # as many long rows are each cut into pieces: their programs alone fill no GPU
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,8 @@ class Scan(Part):
 
     In them Ref(RESULT) is `value` at this place combined with those of all places before it, in
     `dtype`: f32 for floats (f64 for f64); integers wrap in their own width. A result of n floats
-    carries the roundings of at most 8 + n / 64 combinations where these have a form for vectors
-    (`codegen/cpp/tw_scan.h`), 64 + n / 64 elsewhere. `is_across`: the last of the rows is inside
-    the axis, so that neighbouring rows lie side by side in memory.
+    carries the roundings of at most 64 + n / 64 combinations. `is_across`: the last of the rows is
+    inside the axis, so that neighbouring rows lie side by side in memory.
     """
 
     rows: tuple[Axis, ...]
@@ -86,13 +85,8 @@ class ScanTemplate(Template):
     grows_over = "elements"
 
     def why_not(self, group: Group, node: Node) -> str | None:
-        if node is group.anchor or node.op.kind == "view":
-            return None
-        if group.follows(node):
-            return follows_elements(group, node)
-        # long rows are swept twice: once for what each piece comes to
-        is_cheap = node.op.kind == "elementwise" and node.op.cost != "expensive"
-        return None if is_cheap else f"{node.op.name} before a scan"
+        # what comes before is computed twice where long rows are cut
+        return surrounds(group, node)
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]

@@ -18,10 +18,20 @@ from ...ir.target import Target
 from ...ir.types import DType
 from ..elements import index_facts
 from ..forward import forward_index, path_between
+from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
 from .sort import SortSchedule, sort_schedules
-from .template import WARPS, Bucket, Schedule, Template, clip, power_of_2, powers_of_2
+from .template import (
+    WARPS,
+    Bucket,
+    Schedule,
+    Template,
+    clip,
+    power_of_2,
+    powers_of_2,
+    surrounds,
+)
 
 FEW = 32  # updates that every program goes through
 RESULT = "scatter"  # the name under which stores find what has become of an element
@@ -89,6 +99,11 @@ class ScatterTemplate(Template):
     name = "scatter"
     kinds = frozenset(("scatter",))
     parts = (Scatter,)
+    grows_over = "elements"
+
+    def why_not(self, group: Group, node: Node) -> str | None:
+        # what comes before is computed more than once
+        return surrounds(group, node)
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]

@@ -16,9 +16,10 @@ from ...ir.target import Target
 from ...ir.types import i64
 from ..elements import index_facts
 from ..forward import forward_index, path_between
+from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, Index, LoopKernel, Part, Store
-from .template import Bucket, Schedule, Template, clip, power_of_2, powers_of_2
+from .template import Bucket, Schedule, Template, clip, power_of_2, powers_of_2, surrounds
 
 TILE = 1024  # elements that a program puts in order
 LONGEST = 31  # a row has fewer than two to this elements
@@ -68,6 +69,11 @@ class SortTemplate(Template):
     name = "sort"
     kinds = frozenset(("sort",))
     parts = (Sort,)
+    grows_over = "elements"
+
+    def why_not(self, group: Group, node: Node) -> str | None:
+        # what comes before is computed more than once
+        return surrounds(group, node)
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]

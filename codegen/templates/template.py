@@ -146,6 +146,16 @@ def follows_elements(group: Group, node: Node) -> str | None:
     return None
 
 
+def surrounds(group: Group, node: Node) -> str | None:
+    """Why a node is neither cheap and in front of the anchor, nor element by element behind it."""
+    if node is group.anchor or node.op.kind == "view":
+        return None
+    if group.follows(node):
+        return follows_elements(group, node)
+    is_cheap = node.op.kind == "elementwise" and node.op.cost != "expensive"
+    return None if is_cheap else f"{node.op.name} before a {group.template.name}"
+
+
 def clip(table: list[Bucket], facts: Facts, size: Dim) -> list[Bucket]:
     """The buckets that the size can fall into."""
     low, high = facts.bounds(size)
