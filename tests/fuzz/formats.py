@@ -156,6 +156,27 @@ def program(folder: Path) -> Check:
     return check
 
 
+def signature(folder: Path) -> Check:
+    """The signature of a stored module, read and then called."""
+    from tilewright.runtime.signature_json import signature_from_json, signature_to_json
+
+    from ..ir.test_signature import ARGS, KWARGS, SIGNATURE, program
+
+    whole, outputs = signature_to_json(SIGNATURE), [np.zeros(()), np.ones((), int), np.zeros(2)]
+
+    def check(seed: int) -> bool:
+        data = damaged_value(whole, random.Random(seed))
+
+        def read():
+            found = signature_from_json(data, program())
+            found.restore(outputs)
+            found.flatten(ARGS, KWARGS)
+
+        return refused(read)
+
+    return check
+
+
 def artifact(folder: Path) -> Check:
     """An artifact's files, with the manifest that fits them: what its author might have written."""
     from tilewright.cli.inspect import inspect
@@ -284,6 +305,7 @@ FORMATS = {
         safetensors,
         graph_text,
         program,
+        signature,
         artifact,
         facts,
         container,
