@@ -180,16 +180,23 @@ def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
                         "bytes": 0,
                         "operations": 0,
                         "least_us": 0.0,
+                        "bound_by": "",
                         "schedule": choice.schedule,
                         "first": step.loc,
                     },
                 )
                 moved, done = _value(step.traffic, values), _value(step.operations, values)
-                products = (DTYPES[name] for name in step.products)
+                products = [DTYPES[name] for name in step.products]
+                took = {
+                    "memory": target.seconds(moved, 0) * 1e6,
+                    "arithmetic": target.seconds(0, done, *products) * 1e6,
+                    "launch": target.launch_us,
+                }
                 row["launches"] += 1
                 row["bytes"] += moved
                 row["operations"] += done
-                row["least_us"] += target.seconds(moved, done, *products) * 1e6 + target.launch_us
+                row["least_us"] += max(took["memory"], took["arithmetic"]) + took["launch"]
+                row["bound_by"] = max(took, key=lambda cause: took[cause])
     return sorted(used.values(), key=lambda row: -row["bytes"])
 
 
@@ -265,14 +272,15 @@ def render_artifact(facts: dict) -> str:
         lines += [f"  takes {taken}", f"  gives {each['gives']}"]
     lines.append(
         f"\n{'kernel':32} {'template':10} {'runs':>5} {'bytes':>10} {'Mop':>9} {'least us':>9}"
-        "  first used by"
+        "  bound by    first used by"
     )
-    lines += [
-        f"{row['name']:32} {row['template']:10} {row['launches']:>5} "
-        f"{human_bytes(row['bytes']):>10} {row['operations'] / 1e6:>9.2f} {row['least_us']:>9.1f}"
-        f"  {row['first'] or ''}"
-        for row in facts["kernels"]
-    ]
+    for row in facts["kernels"]:
+        lines.append(
+            f"{row['name']:32} {row['template']:10} {row['launches']:>5} "
+            f"{human_bytes(row['bytes']):>10} {row['operations'] / 1e6:>9.2f}"
+            f" {row['least_us']:>9.1f}  {row['bound_by']:10}  {row['first'] or ''}"
+        )
+        lines += [f"  {row['schedule']}"] if row["schedule"] else []
     return "\n".join(lines)
 
 

@@ -39,6 +39,13 @@ def require_triton() -> Any:
 def compile_kernel(emitted: Emitted, target: Target) -> Compiled:
     """Compile one launch. BuildError carries Triton's words and the path of the source."""
     triton = require_triton()
+    threads = emitted.num_warps * target.warp_size
+    if threads > target.max_threads:
+        raise BuildError(
+            f"{emitted.name} needs more threads than a program of {target.name} has",
+            facts=f"it needs {threads}, there are {target.max_threads}",
+            fix="choose a schedule with fewer warps",
+        )
     # Triton reads a kernel's source back from its file, so there must be one
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
         path = Path(folder) / f"{emitted.name}.py"

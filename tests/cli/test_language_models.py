@@ -94,6 +94,7 @@ class TestWithTheArtifact:
         assert "us at the target's rates, launches included" in text
         for kernel in facts["kernels"]:
             assert kernel["least_us"] >= kernel["bytes"] / get_target("cpu").bandwidth * 1e6
+            assert kernel["bound_by"] in ("memory", "arithmetic", "launch")
         assert name in tilewright("inspect", artifact, "--source", name).stdout
         assert "fuse-rms-norm" in tilewright("inspect", artifact, "--passes").stdout
         verify(parse_graph(tilewright("inspect", artifact, "--graph").stdout))

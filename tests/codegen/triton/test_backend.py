@@ -64,6 +64,8 @@ def test_every_launch_has_a_variant_for_every_bucket(case):
         for variant in launch.variants:
             names = {p for p in variant.params if isinstance(p, str)}
             assert names <= planned.workspaces.keys()
+        if not launch.label:
+            assert [v.schedule for v in launch.variants] == [str(s) for _, _, s in buckets]
     labels = [launch.label for launch in planned.launches]
     assert labels.count("") == 1
 

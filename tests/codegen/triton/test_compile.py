@@ -10,6 +10,7 @@ from tilewright.codegen.templates.attention import AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule
 from tilewright.codegen.triton.compile import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
+from tilewright.ir.errors import BuildError
 from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, f32
 
@@ -64,6 +65,24 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_default_schedules_compile(name, target):
     build(CASES[name](), target)
+
+
+def test_a_target_is_held_to_what_its_data_says():
+    """A GPU described here and nowhere else: less of everything than an H200."""
+    own = replace(
+        TARGETS["sm_90"], name="half an H200", has_dependent_launch=False, max_threads=64,
+        shared_bytes=1000,
+    )  # fmt: skip
+    case = samples.linear(4, 256, 512, bf16)
+    (launch,) = emit_kernel(case.kernel, "kernel", DotSchedule(16, 64, 64, True), own)
+    (usual,) = emit_kernel(case.kernel, "kernel", DotSchedule(16, 64, 64, True), TARGETS["sm_90"])
+    assert (launch.pdl, usual.pdl) == (False, True)
+    assert "gdc" in usual.source
+    assert "gdc" not in launch.source
+    with pytest.raises(BuildError, match=r"needs more threads(.|\n)*it needs 128, there are 64"):
+        compile_kernel(launch, own)
+    with pytest.raises(BuildError, match=r"more shared memory than half an H200 has"):
+        compile_kernel(replace(launch, num_warps=2), own)
 
 
 @pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
