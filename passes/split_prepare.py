@@ -87,7 +87,7 @@ def _expands(node: Node) -> bool:
 
 
 def _is_widened(node: Node) -> bool:
-    """A cast of a float to a wider one, or a view of such a cast."""
+    """A cast of a float or an integer to a wider one, or a view of such a cast."""
     while node.op.is_renaming:
         inner = node.operands[0].node
         if inner is None:
@@ -96,7 +96,8 @@ def _is_widened(node: Node) -> bool:
     if not node.op.is_cast:
         return False
     source, target = node.operands[0].dtype, node.results[0].dtype
-    return source.is_float and target.is_float and source.bits < target.bits
+    same = (source.is_float, source.is_integer) == (target.is_float, target.is_integer)
+    return same and source.bits < target.bits
 
 
 def _frontier(graph: Graph, made: set[Node], stays: set[Node]) -> list[Value]:

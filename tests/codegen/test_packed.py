@@ -8,14 +8,14 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.encoding import Encoding
 from tilewright.ir.errors import ShapeError, UnsupportedOp
 from tilewright.ir.target import cpu
-from tilewright.ir.types import f32, i2, i4, i8, u2, u4, u8
+from tilewright.ir.types import f32, i2, i4, i8, i32, i64, u2, u4, u8
 from tilewright.passes.pipelines import dense
 from tilewright.runtime.artifact import Artifact, load_artifact, save_artifact
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.stored_program import StoredProgram
 
-from .packed import linear, lookup
+from .packed import Packed, linear, lookup, numbers
 
 CASES = {
     "u4, zeros in u4": lambda: linear(u4, 3, 40, 96, 32, u4),
@@ -58,6 +58,20 @@ def test_codes_are_read_where_they_are_used_and_counted_as_they_lie():
     assert step.traffic == of_weights + 4 * m * (k + n)
     assert made.program.arena_bytes == 0
     assert made.program.buffers["w"].encoding == Encoding(group=32, scale="scale", zero="zero")
+
+
+@pytest.mark.parametrize(("made", "products"), [(i32, "i8"), (i64, "i64")], ids=str)
+def test_bytes_stay_bytes_however_wide_their_products_are(made, products):
+    """Sums in i32 are made of the bytes; those in i64 are not, which wrap elsewhere."""
+    rng, b = np.random.default_rng(0), Builder()
+    x, w = b.input("x", (5, 72), i8), b.weight("w", (40, 72), i8)
+    y = b.matmul(b.cast(x, dtype=made), b.cast(w, dtype=made), transpose_w=True)
+    case = Packed(b, [y], {"x": numbers(rng, i8, (5, 72))}, {"w": numbers(rng, i8, (40, 72))})
+    program = compiled(case)
+    (got,) = Executable(program.program, program.weights, CpuDevice())(*case.inputs.values())
+    np.testing.assert_array_equal(got.numpy(), case.wanted()[0])
+    assert [a.dtype for a in program.weights.values()] == [np.int8]
+    assert program.program.steps[-1].products == (products, products)
 
 
 def test_rows_of_a_table_count_the_bits_of_their_elements():
