@@ -213,7 +213,7 @@ class Executable:
         assert isinstance(bound.plan, StepPlan)
         made = {
             at: Array.over(memory, shape, self._buffers[at].type.dtype, self.device)
-            for at, (memory, shape) in bound.plan.late.items()
+            for at, (memory, shape) in bound.plan.take_late().items()
         }
         return [made.get(at, array) for (at, _), array in zip(self._outputs, results)]
 

@@ -7,7 +7,7 @@ allocated, when the size is there.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
@@ -43,6 +43,7 @@ from .routines import find_routines
 MAX_PLANS = 64  # of one group of launches, for sizes that changed; the least recently used go first
 
 Run = Callable[["Frame"], None]
+Late = dict[int, tuple[Memory, tuple[int, ...]]]  # buffers by their index, with their shapes
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Frame:
 
     values: dict[str, int]
     addresses: np.ndarray  # uint64, one a buffer
-    late: dict[int, tuple[Memory, tuple[int, ...]]] = field(default_factory=dict)
+    late: Late = field(default_factory=dict)
     profile: list[StepProfile] | None = None  # filled where one is wanted
 
 
@@ -74,10 +75,11 @@ class Interpreter:
         groups = [s.group for s in steps if isinstance(s, Collective)]
         self._groups = find_groups(program.name, groups, communicators)
         self._run = self._compile(program.steps)
+        self._outputs = {self._index[name] for name in program.outputs}
 
     def plan(self, values: Mapping[str, int]) -> "StepPlan":
         """The program at the sizes that are known when a run begins."""
-        return StepPlan(self._run, values)
+        return StepPlan(self._run, values, self._outputs)
 
     # ---- compiling ---------------------------------------------------------------------------
 
@@ -289,24 +291,27 @@ class Interpreter:
 
 
 class StepPlan:
-    """A program of any steps at the sizes known beforehand: a Plan (runtime/device.py)."""
+    """A program of any steps at the sizes known beforehand, in place of a device's Plan."""
 
-    def __init__(self, run: Run, values: Mapping[str, int]):
-        self._run, self._values = run, values
-        # of the last run: memory and shape of buffers whose sizes steps bound, by their index
-        self.late: dict[int, tuple[Memory, tuple[int, ...]]] = {}
+    def __init__(self, run: Run, values: Mapping[str, int], outputs: Collection[int]):
+        self._run, self._values, self._outputs = run, values, outputs
+        self._late: Late = {}
 
     def run(self, addresses: np.ndarray) -> None:
         """Run all steps. Errors of functions that it calls pass through."""
         frame = Frame(dict(self._values), addresses.copy())
         self._run(frame)
-        self.late = frame.late
+        self._late = {at: found for at, found in frame.late.items() if at in self._outputs}
+
+    def take_late(self) -> Late:
+        """Memory and shape of the last run's outputs whose sizes steps bound, by their index."""
+        late, self._late = self._late, {}
+        return late
 
     def profile(self, addresses: np.ndarray) -> list[StepProfile]:
         """Run all steps, timing each. -> in the order in which they ran, repeated ones too."""
         frame = Frame(dict(self._values), addresses.copy(), profile=[])
         self._run(frame)
-        self.late = frame.late
         return frame.profile or []
 
     def capture(self, addresses: np.ndarray) -> None:
