@@ -16,6 +16,13 @@
 #define TW_LANES 4  // NEON, SSE
 #endif
 
+// a unit that multiplies tiles of bf16, which a process must ask the system for: see tw_micro.h
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#define TW_MATRIX 1
+#else
+#define TW_MATRIX 0
+#endif
+
 typedef float tw_vf __attribute__((vector_size(TW_LANES * 4)));
 typedef uint32_t tw_vu __attribute__((vector_size(TW_LANES * 4)));
 typedef int32_t tw_vi __attribute__((vector_size(TW_LANES * 4)));

@@ -8,149 +8,7 @@
 // Where a split lies and in which order its keys are added depends on positions alone, so a token's
 // result is the same in a prefill and in a decode step, whatever else is in the batch.
 #pragma once
-#include "tw_math.h"
-#include "tw_micro.h"
-
-#define TW_SPLIT 256        // keys of a split: also the row stride of scores, TW_KB
-#define TW_TILE_ROWS 96     // (token, query head) rows of one tile
-#define TW_SPLIT_TOKENS 16  // up to this many new tokens, splits may go to different threads
-
-// SHAPE has the constants of one layer: heads, kv_heads, head_dim, value_dim, page_size (0: dense),
-// causal, scale, softcap (0: none), window (0: none), mask_kind (0: none, 1: bool, 2: added), batch_rank,
-// and the element types Q, K, V, OUT and MASK.
-//
-// Dense, a sequence is an index of the batch: `tokens` queries and `keys` keys each, which lie where
-// the strides say. Over pages, tokens of all sequences are laid end to end.
-template <class SHAPE>
-struct TwAttention : SHAPE {
-    struct View {
-        const void* p;
-        int64_t head, token;  // strides
-        int64_t batch[SHAPE::batch_rank + 1];
-    };
-    View q, k, v, out, mask;
-    int64_t mask_key;  // stride
-    const int32_t *table, *starts, *context;
-    int64_t tokens, keys, sequences, width;
-    int64_t batch[SHAPE::batch_rank + 1];
-
-    static constexpr bool paged = SHAPE::page_size != 0;
-    static constexpr int64_t group = SHAPE::heads / SHAPE::kv_heads;
-    // of q and keys, and of values: whole panels
-    static constexpr int64_t padded_k = (SHAPE::head_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
-    static constexpr int64_t padded = (SHAPE::value_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
-    static constexpr int64_t tile_tokens = group >= TW_TILE_ROWS ? 1 : TW_TILE_ROWS / group;
-    static constexpr int64_t rows = tile_tokens * group;
-    static constexpr int64_t kblocks = (SHAPE::head_dim + TW_KB - 1) / TW_KB;
-    static constexpr int64_t partial_floats = padded + 16;
-
-    int64_t max_splits() const {
-        const int64_t longest = paged ? width * SHAPE::page_size : keys;
-        return (longest + TW_SPLIT - 1) / TW_SPLIT;
-    }
-    int64_t all_tokens() const { return paged ? tokens : tokens * sequences; }
-    int64_t first_of(int64_t sequence) const { return paged ? starts[sequence] : 0; }
-    int64_t count_of(int64_t sequence) const {
-        return paged ? starts[sequence + 1] - starts[sequence] : tokens;
-    }
-    int64_t context_of(int64_t sequence) const { return paged ? context[sequence] : keys; }
-
-    // of a sequence's first element
-    int64_t offset(const View& view, int64_t sequence) const {
-        int64_t at = 0;
-        if (!paged)
-            for (int64_t i = SHAPE::batch_rank; i-- > 0; sequence /= batch[i])
-                at += sequence % batch[i] * view.batch[i];
-        return at;
-    }
-
-    void need(int64_t need[2]) const {
-        int64_t floats = rows * TW_KB * kblocks + rows * TW_SPLIT + 2 * rows * padded +
-                         4 * (rows + 16) + padded_k * TW_PANEL + TW_SPLIT * padded + 128;
-        need[0] = tw_greater(need[0], floats * 4);
-        if (all_tokens() <= TW_SPLIT_TOKENS)
-            need[1] = tw_greater(need[1],
-                                 all_tokens() * SHAPE::heads * max_splits() * partial_floats * 4);
-    }
-};
-
-// ---- elements of q, k, v, out and mask -------------------------------------------------------------------
-
-struct TwF32 {
-    typedef float stored;
-    TW_INLINE float get(float x) { return x; }
-    TW_INLINE float put(float x) { return x; }
-    TW_INLINE tw_vf load(const float* p) { return tw_load(p); }
-};
-typedef uint16_t tw_vh_any __attribute__((vector_size(TW_LANES * 2), aligned(2), may_alias));
-struct TwBF16 {
-    typedef uint16_t stored;
-    TW_INLINE float get(uint16_t x) { return tw_from_bf16(x); }
-    TW_INLINE uint16_t put(float x) { return tw_to_bf16(x); }
-    TW_INLINE tw_vf load(const uint16_t* p) {
-        return (tw_vf)(__builtin_convertvector(*(const tw_vh_any*)p, tw_vu) << 16);
-    }
-};
-struct TwBool {
-    typedef uint8_t stored;
-    TW_INLINE float get(uint8_t x) { return x; }
-};
-struct TwF16 {
-    typedef uint16_t stored;
-    TW_INLINE float get(uint16_t x) { return tw_from_f16(x); }
-    TW_INLINE uint16_t put(float x) { return tw_to_f16(x); }
-    TW_INLINE tw_vf load(const uint16_t* p) {
-        float wide[TW_LANES];
-        for (int i = 0; i < TW_LANES; ++i) wide[i] = tw_from_f16(p[i]);
-        return tw_load(wide);
-    }
-};
-
-// ---- transposition of TW_LANES x TW_LANES in registers ---------------------------------------------
-
-#define TW_LOW(l, h) ((l) & (h) ? TW_LANES + (l) - (h) : (l))
-#define TW_HIGH(l, h) ((l) & (h) ? TW_LANES + (l) : (l) + (h))
-#define TW_EACH4(f, h, o) f(o, h), f(o + 1, h), f(o + 2, h), f(o + 3, h)
-#if TW_LANES == 16
-#define TW_EACH(f, h) TW_EACH4(f, h, 0), TW_EACH4(f, h, 4), TW_EACH4(f, h, 8), TW_EACH4(f, h, 12)
-#elif TW_LANES == 8
-#define TW_EACH(f, h) TW_EACH4(f, h, 0), TW_EACH4(f, h, 4)
-#else
-#define TW_EACH(f, h) TW_EACH4(f, h, 0)
-#endif
-
-// swaps, in each pair of rows h apart, the off-diagonal halves of every 2h lanes
-template <int H>
-TW_INLINE void tw_swap_halves(tw_vf* r) {
-    for (int i = 0; i < TW_LANES; ++i)
-        if (!(i & H)) {
-            tw_vf a = r[i], b = r[i + H];
-            r[i] = __builtin_shufflevector(a, b, TW_EACH(TW_LOW, H));
-            r[i + H] = __builtin_shufflevector(a, b, TW_EACH(TW_HIGH, H));
-        }
-}
-
-TW_INLINE void tw_transpose(tw_vf* r) {
-    tw_swap_halves<1>(r);
-    tw_swap_halves<2>(r);
-#if TW_LANES >= 8
-    tw_swap_halves<4>(r);
-#endif
-#if TW_LANES >= 16
-    tw_swap_halves<8>(r);
-#endif
-}
-
-// ---- one tile --------------------------------------------------------------------------------------
-
-struct TwTile {
-    int64_t sequence, kv_head;
-    int64_t first, count;     // queries, as rows of q
-    int64_t row;              // of the first query among those of all sequences
-    int64_t position;         // of the first token in its sequence
-    int64_t context;          // keys of the sequence
-    int64_t q, k, v, out, mask;  // offsets of the sequence
-};
+#include "tw_attention_tiles.h"
 
 template <class SHAPE>
 struct TwAttentionRun {
@@ -161,6 +19,7 @@ struct TwAttentionRun {
     typedef typename SHAPE::OUT OUT;
     const S& s;
     float *q, *scores, *part, *sums, *keys, *values, *top, *total, *part_top, *part_total;
+    TwMatrixProducts<S> matrix;
 
     TwAttentionRun(const S& spec, char* scratch) : s(spec) {
         float* at = (float*)scratch;
@@ -170,8 +29,8 @@ struct TwAttentionRun {
             return start;
         };
         q = take(S::rows * TW_KB * S::kblocks);
-        scores = take(S::rows * TW_SPLIT);
-        part = take(S::rows * S::padded);
+        scores = take(matrix.tall * TW_SPLIT);  // whole blocks of rows
+        part = take(matrix.tall * S::padded);
         sums = take(S::rows * S::padded);
         keys = take(S::padded_k * TW_PANEL);
         values = take(TW_SPLIT * S::padded);
@@ -179,6 +38,14 @@ struct TwAttentionRun {
         total = take(S::rows);
         part_top = take(S::rows);
         part_total = take(S::rows);
+#if TW_MATRIX
+        matrix.begin(take(matrix.floats));
+#endif
+    }
+    ~TwAttentionRun() {
+#if TW_MATRIX
+        matrix.end();
+#endif
     }
 
     // Row r of a tile is query head r % group of token r / group.
@@ -200,12 +67,20 @@ struct TwAttentionRun {
     // of row r of the tile
     int64_t head_of(const TwTile& t, int64_t r) const { return t.kv_head * S::group + r % S::group; }
 
+    const typename Q::stored* query_at(const TwTile& t, int64_t r) const {
+        return (const typename Q::stored*)s.q.p + t.q + (t.first + r / S::group) * s.q.token +
+               head_of(t, r) * s.q.head;
+    }
+
     void load_q(const TwTile& t) {
         const int64_t rows = t.count * S::group;
+#if TW_MATRIX
+        if constexpr (matrix.possible)
+            if (matrix.is_ready)
+                return matrix.load_q(rows, [&](int64_t r) { return query_at(t, r); });
+#endif
         for (int64_t r = 0; r < rows; ++r) {
-            const typename Q::stored* from =
-                (const typename Q::stored*)s.q.p + t.q + (t.first + r / S::group) * s.q.token +
-                head_of(t, r) * s.q.head;
+            const typename Q::stored* from = query_at(t, r);
             for (int64_t d0 = 0; d0 < S::head_dim; d0 += TW_KB) {
                 float* to = q + (d0 / TW_KB * rows + r) * TW_KB - d0;
                 const int64_t d1 = tw_lesser(S::head_dim, d0 + TW_KB);
@@ -261,6 +136,17 @@ struct TwAttentionRun {
         const int64_t count = tw_lesser(TW_SPLIT, seen - first);
         if (count <= 0 || (S::window && first + TW_SPLIT <= t.position - S::window + 1)) return false;
         const int64_t width = tw_round_up(count, TW_PANEL);
+#if TW_MATRIX
+        if constexpr (matrix.possible)
+            if (matrix.is_ready) {
+                matrix.score(rows, count, scores,
+                             [&](int64_t j) { return key_at(t, first + j); });
+                for (int64_t r = 0; r < rows; ++r)
+                    softmax(scores + r * TW_SPLIT, r, t, first, count, width);
+                matrix.sum(rows, count, part, [&](int64_t j) { return value_at(t, first + j); });
+                return true;
+            }
+#endif
         for (int64_t j = 0; j < width; j += TW_PANEL) {
             load_keys(t, first + j, tw_lesser(TW_PANEL, count - j));
             for (int64_t b = 0; b < S::kblocks; ++b)
@@ -306,6 +192,11 @@ struct TwAttentionRun {
         }
         for (int64_t j = 0; j < tw_lesser(lo, width); ++j) x[j] = -TW_INF;
         for (int64_t j = tw_greater(hi, 0); j < width; ++j) x[j] = -TW_INF;
+#if TW_MATRIX
+        if (matrix.is_ready)
+            return tw_weigh_bf16(x, width, scale, part_top + r, part_total + r,
+                                 matrix.weights + r * TW_SPLIT);
+#endif
         tw_weigh(x, width, scale, part_top + r, part_total + r);
     }
 
@@ -340,46 +231,6 @@ struct TwAttentionRun {
         }
     }
 };
-
-// ---- all of it -------------------------------------------------------------------------------------
-
-// Finds item `index` among the tiles (each `splits` times when splits are shared out); false past
-// the last. The walk over sequences is short beside the work of a tile.
-template <class SHAPE>
-TW_INLINE bool tw_find_tile(const TwAttention<SHAPE>& s, int64_t index, bool by_split, TwTile* t,
-                            int64_t* split) {
-    typedef TwAttention<SHAPE> S;
-    for (int64_t i = 0; i < s.sequences; ++i) {
-        const int64_t count = s.count_of(i);
-        const int64_t tiles = (count + S::tile_tokens - 1) / S::tile_tokens;
-        const int64_t splits = by_split ? (s.context_of(i) + TW_SPLIT - 1) / TW_SPLIT : 1;
-        const int64_t items = tiles * S::kv_heads * splits;
-        if (index >= items) {
-            const int64_t skipped = S::paged || items == 0 ? 1 : tw_lesser(index / items, s.sequences - i);
-            index -= items * skipped;
-            i += skipped - 1;
-            continue;
-        }
-        // the last tile sees the most keys, so it goes first
-        const int64_t tile = tiles - 1 - index / (S::kv_heads * splits);
-        const int64_t start = tile * S::tile_tokens;
-        *split = index % splits;
-        t->sequence = i;
-        t->kv_head = index / splits % S::kv_heads;
-        t->first = s.first_of(i) + start;
-        t->row = S::paged ? t->first : i * s.tokens + start;
-        t->count = tw_lesser(S::tile_tokens, count - start);
-        t->context = s.context_of(i);
-        t->position = t->context - count + start;
-        t->q = s.offset(s.q, i);
-        t->k = s.offset(s.k, i);
-        t->v = s.offset(s.v, i);
-        t->out = s.offset(s.out, i);
-        t->mask = s.offset(s.mask, i);
-        return true;
-    }
-    return false;
-}
 
 template <class SHAPE>
 static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {

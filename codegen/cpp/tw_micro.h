@@ -31,6 +31,23 @@ extern const TwMicro tw_micro_f32[TW_ROWS + 1];
 extern const TwMicro tw_micro_bf16[TW_ROWS + 1];
 extern const TwMicro tw_micro_f16[TW_ROWS + 1];
 
-// x[0..width) = e^(scale * x - top), top the largest of scale * x; width is a multiple of TW_PANEL.
+// x[0..width) = e^(scale * x - top), top the largest of scale * x; width is a multiple of TW_PANEL, and
+// scale is not below 0.
 // A score of minus infinity weighs 0, also where all are. total is the sum of the weights.
 void tw_weigh(float* x, int64_t width, float scale, float* top, float* total);
+
+#if TW_MATRIX
+// The same with the weights rounded to bf16, and written to `to` alone.
+void tw_weigh_bf16(const float* x, int64_t width, float scale, float* top, float* total,
+                   uint16_t* to);
+
+// Whether the system lets this process use the matrix unit; if so, it is ready in this thread until
+// tw_matrix_end.
+bool tw_matrix_begin();
+void tw_matrix_end();
+
+// c[m][0..32) = sum over steps of 32 products, m < 32. Rows of a are lda bf16 apart. w has a tile of
+// 16 columns a step (512 elements: 16 rows of pairs), and the other 16 columns `other` elements on.
+void tw_matrix(const uint16_t* a, int64_t lda, const uint16_t* w, int64_t other, int64_t steps,
+               float* c, int64_t ldc);
+#endif

@@ -14,7 +14,8 @@ from ..templates.scan import Scan, ScanSchedule
 from ..templates.scatter import Scatter, ScatterSchedule
 from ..templates.sort import Sort
 from ..templates.template import Schedule
-from .attention import attention_pieces, emit_attention
+from .attention import emit_attention
+from .attention_join import attention_pieces
 from .body import Context, Emitted
 from .contract import contract_pieces, emit_contract, overlaps
 from .pointwise import emit_pointwise

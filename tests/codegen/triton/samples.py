@@ -204,6 +204,7 @@ DENSE = {
     "one_head": {"heads": 1, "groups": 1, "size": 33, "v_size": 4, "batch": (1,)},
     "turned": {"scale": -0.5, "is_causal": False},
     "bf16": {"dtype": bf16, "mask": (("s", "t"), bf16)},
+    "wide_bf16": {"dtype": bf16, "size": 72, "v_size": 40, "window": 40, "softcap": 4.0},
     "f16": {"dtype": f16, "size": 64},
 }
 # queries and keys: one, odd, more queries than keys, none
