@@ -50,8 +50,13 @@ class Encoding:
         return self.order != "rows"
 
     def stored(self, type: TensorType) -> TensorType:
-        """The array that lies in memory for a tensor of `type`: `pack` makes it."""
+        """The array that lies in memory for a tensor of `type`: `pack` makes it.
+
+        ValueError where there are no panels of such a tensor.
+        """
         if self.is_panel:
+            if type.rank < 2 or type.dtype.is_packed:
+                raise ValueError(f"no {self.order} of {type}: it has whole elements on two axes")
             *batch, n, k = type.shape
             return type.with_shape((*batch, ceildiv(n, PANEL), k, PANEL))
         if type.dtype.bits >= 8:
@@ -150,12 +155,11 @@ class Encoding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. TypeError or ValueError when it is not one."""
-        encoding = cls(**data)
-        texts = [t for t in (encoding.scale, encoding.zero) if t is not None]
-        if not all(isinstance(t, str) for t in texts) or type(encoding.stride) is not int:
+        """The inverse of `to_json`. KeyError, TypeError or ValueError when it is not one."""
+        kinds = {"order": str, "stride": int, "group": int, "scale": str, "zero": str}
+        if any(type(value) is not kinds[name] for name, value in data.items()):
             raise TypeError(f"{data!r} is no encoding")
-        return encoding
+        return cls(**data)
 
     def __str__(self) -> str:
         text = self.order

@@ -161,13 +161,11 @@ def _read_symbol(data: Any) -> Symbol:
 
 
 def _read_buffer(data: Any, dims: _Dims) -> Buffer:
-    return Buffer(
-        _text(data["name"]),
-        TensorType(tuple(map(dims, data["shape"])), DTYPES[data["dtype"]]),
-        _text(data["role"]),
-        None if data["offset"] is None else dims(data["offset"]),
-        Encoding.from_json(data["encoding"]),
-    )
+    type = TensorType(tuple(map(dims, data["shape"])), DTYPES[data["dtype"]])
+    encoding = Encoding.from_json(data["encoding"])
+    encoding.stored(type)  # ValueError where they do not fit
+    offset = None if data["offset"] is None else dims(data["offset"])
+    return Buffer(_text(data["name"]), type, _text(data["role"]), offset, encoding)
 
 
 def _read_kernel(data: Any, source_of: Callable[[str], str]) -> Kernel:

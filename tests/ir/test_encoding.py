@@ -99,8 +99,17 @@ def test_encodings_as_data_and_as_text():
     for wrong in ({"order": "tiles"}, {"stride": 0}, {"group": 32}, {"scale": "s"}):
         with pytest.raises(ValueError, match=r"no order of elements 'tiles'|is no encoding"):
             Encoding.from_json(wrong)
-    with pytest.raises(TypeError, match="is no encoding"):
-        Encoding.from_json({"group": 8, "scale": 3})
+    for wrong in ({"group": 8, "scale": 3}, {"stride": True}, {"order": ["rows"]}, {"scale": None}):
+        with pytest.raises(TypeError, match="is no encoding"):
+            Encoding.from_json(wrong)
+    with pytest.raises(KeyError, match="bits"):
+        Encoding.from_json({"bits": 4})
+
+
+def test_panels_are_of_whole_elements_on_two_axes():
+    for type in (TensorType((40,), bf16), TensorType((40, 64), u4), TensorType((), f32)):
+        with pytest.raises(ValueError, match="no panel32 of "):
+            Encoding("panel32").stored(type)
 
 
 @given(st.sampled_from(PACKED), st.integers(-300, 300))
