@@ -3,7 +3,9 @@
 from ...ir.graph import Node
 from ..groups import Groups, squeezed
 
-MAX_READERS = 4  # products that may each make the statistics of a norm again
+# Products that may each make the statistics of a norm again. A compromise: it saves a step of few
+# rows a launch; of many rows each product computes its x before, and each has a copy of it.
+MAX_READERS = 4
 
 
 class Statistics:

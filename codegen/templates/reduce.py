@@ -10,7 +10,7 @@ from ...ir.facts import Facts
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize, linearize
 from ...ir.scalar import parse_scalar
-from ...ir.target import Target
+from ...ir.target import REFERENCE, Target
 from ...ir.types import i64
 from ..cost import scaled
 from ..elements import index_facts, loads_of
@@ -42,8 +42,8 @@ from .template import (
     warps,
 )
 
-PERSISTENT = 16384  # the longest row that a program holds whole
-LONG_ROW, FEW_ROWS = PERSISTENT + 1, 32  # rows this long, this few, are each shared out
+PERSISTENT = 16384  # the longest row that a program holds whole: a quarter of 65536 registers
+FEW_ROWS = 32  # longer rows, this few on sm_90, are each shared out among programs
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class ReduceTemplate(Template):
         (part,) = kernel.parts
         facts = index_facts(kernel, ())
         rows = product(a.extent for a in part.rows)
-        whole = reduce_schedule(part, facts)
-        splits = row_splits(part)
+        whole = reduce_schedule(part, facts, target)
+        splits = row_splits(part, target)
         if splits is None:
             return 0, [(0, None, whole)]
         chunk = power_of_2(part.axis.extent // splits)
@@ -197,25 +197,28 @@ def reduced(name: str, node: Node, count: Dim) -> Element:
 # ---- schedules ----------------------------------------------------------------------------
 
 
-def row_splits(part: Reduce) -> int | None:
+def whole_row(target: Target) -> int:
+    """The longest row that a program holds in registers."""
+    return min(PERSISTENT, target.registers // 4)
+
+
+def row_splits(part: Reduce, target: Target) -> int | None:
     """Into how many equal pieces a long row is cut; None where it cannot or need not be."""
-    extent = part.axis.extent
-    if not isinstance(extent, int) or extent < LONG_ROW or not can_split(part):
+    extent, whole = part.axis.extent, whole_row(target)
+    if not isinstance(extent, int) or extent <= whole or not can_split(part):
         return None
-    return next(
-        (s for s in range(64, 15, -1) if extent % s == 0 and extent // s <= PERSISTENT), None
-    )
+    return next((s for s in range(64, 15, -1) if extent % s == 0 and extent // s <= whole), None)
 
 
-def reduce_schedule(part: Reduce, facts: Facts) -> ReduceSchedule:
+def reduce_schedule(part: Reduce, facts: Facts, target: Target = REFERENCE) -> ReduceSchedule:
     """One program a long row, several short rows a program."""
     low, high = facts.bounds(part.axis.extent)
-    is_strided = _is_strided(part)
-    if low == high and high is not None and high <= PERSISTENT:
+    is_strided, whole = _is_strided(part), whole_row(target)
+    if low == high and high is not None and high <= whole:
         block = power_of_2(high)
         rows = 1 if block >= 1024 else min(1024 // block, 128)
         if is_strided:
-            rows = max(rows, min(32, PERSISTENT // block))
+            rows = max(rows, min(32, whole // block))
         return ReduceSchedule(rows, block, True, warps(rows * block))
     if is_strided:
         return ReduceSchedule(64, 64, False, 4)

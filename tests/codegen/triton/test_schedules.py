@@ -116,6 +116,21 @@ def test_what_was_searched_for_is_chosen(name):
     assert chosen(case) == schedules
 
 
+ROWS = {  # length of a row -> whether a program holds it, and into how many pieces it is cut
+    1000: (True, 1), 16384: (True, 1), 16411: (False, 1), 32768: (True, 64), 128256: (True, 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("length", ROWS)
+def test_rows_are_held_in_registers_and_long_ones_shared_out(length):
+    rows = kernel(lambda b, t: b.sum(b.input("x", (t, length), f32), axes=(1,)))
+    few, *many = chosen(rows).values()
+    assert (few.is_persistent, few.splits) == ROWS[length]
+    assert all(s.splits == 1 for s in many)
+    small = chosen(rows, replace(REFERENCE, registers=4 * 512))
+    assert [s.block for s in small.values() if s.is_persistent and s.block > 512] == []
+
+
 def test_few_sequences_share_out_the_keys_of_each():
     case = samples.attention([1], [9], heads=32, groups=8, size=128, page=16, dtype=bf16)
     splits = {lo: schedule.splits for lo, schedule in chosen(case.kernel).items()}
