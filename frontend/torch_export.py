@@ -323,8 +323,8 @@ def _sized_values(program: ExportedProgram) -> Iterator[Any]:
     for part in program.graph_module.modules():
         for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
             if node.op == "placeholder" or "unbacked_bindings" in node.meta:
-                if node.meta.get("val") is not None:
-                    yield node.meta["val"]
+                value = node.meta.get("val")
+                yield from value if isinstance(value, (tuple, list)) else [value]
 
 
 def _proved(graph: Graph) -> Graph:

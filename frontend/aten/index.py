@@ -65,7 +65,9 @@ def _masked_select(call: Call, x: Value, mask: Value) -> Value:
 
 @handles("nonzero.default")
 def _nonzero(call: Call, x: Value) -> Value:
-    """Where x is not zero; how many places that are, only a run knows."""
+    """Where x is not zero; how many places that are, only a run knows, unless there are none."""
+    if x.type.numel == 0:
+        return call.b.full(value=0, shape=(0, x.type.rank), dtype=types.i64)
     return call.b.nonzero(x, binds=call.importer.late_symbols(call.node))
 
 

@@ -15,23 +15,19 @@ BATCH = torch.export.Dim("batch", min=1, max=64)
 
 
 class Branches(torch.nn.Module):
-    """A choice inside a choice, with parameters, norms and attention in the branches."""
+    """A choice inside a choice, with a weight that is read inside and outside."""
 
     def __init__(self):
         super().__init__()
-        self.norm, self.linear = torch.nn.LayerNorm(8), torch.nn.Linear(8, 40)
-        self.out = torch.nn.Linear(40, 8)
+        self.norm, self.linear = torch.nn.LayerNorm(40), torch.nn.Linear(40, 40)
 
     def forward(self, flag, x):
-        def attend(x):
+        def choose(x):
             return torch.cond(
-                x.sum() > 0,
-                lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x),
-                lambda x: self.norm(x) * 2,
-                (x,),
+                x.sum() > 0, lambda x: torch.softmax(x, -1), lambda x: self.norm(x) * 2, (x,)
             )
 
-        x = torch.cond(flag, attend, lambda x: self.out(self.linear(x).relu()), (x * 2,))
+        x = torch.cond(flag, choose, lambda x: self.linear(x).relu(), (x * 2,))
         return x + 1, self.linear(x)
 
 
@@ -95,13 +91,13 @@ def kinds(compiled) -> set[type]:
 def test_cond(rng):
     torch.manual_seed(0)
     module = Branches().eval()
-    example = (torch.tensor(True), torch.randn(2, 5, 8))
+    example = (torch.tensor(True), torch.randn(2, 40))
     dynamic = {"flag": None, "x": {0: BATCH}}
     compiled = tilewright.compile(module, example, dynamic_shapes=dynamic, target="cpu")
     assert Cond in kinds(compiled)
     for flag in (True, False):
         for batch, sign in [(1, 1), (3, -1), (64, 1)]:
-            x = torch.randn(batch, 5, 8).abs() * sign
+            x = torch.randn(batch, 40).abs() * sign
             compare(compiled, module, torch.tensor(flag), x)
 
 
@@ -162,10 +158,45 @@ def test_a_declared_bound_is_held():
         compiled(torch.ones(3))
 
 
+class Places(torch.nn.Module):
+    """Other ways to ask where, what is computed of what was found, and a buffer that is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x):
+        rows, columns = torch.where(x > 0)
+        some = x[:, x.sum(0) > 0]
+        pairs = torch.argwhere(x < 0)
+        self.total.add_(x.sum(0))
+        chosen = torch.cond(
+            self.total.sum() > 0, lambda x, t: x + t, lambda x, t: x - t, (x, self.total)
+        )
+        return rows * columns, some, {"pairs": pairs, "count": pairs.shape[0]}, chosen
+
+
+def test_every_way_to_ask_where_at_sizes_that_change(tmp_path):
+    torch.manual_seed(0)
+    module, eager = Places(), Places()
+    compiled = tilewright.compile(module, target="cpu")
+    calls = [torch.randn(n, 4) for n in (5, 7, 0)]
+    leaves = torch.utils._pytree.tree_leaves
+    for x in calls:
+        with torch.no_grad():
+            wanted = leaves(eager(x))
+        for got, want in zip(leaves(compiled(x)), wanted, strict=True):
+            assert type(got) is type(want)
+            torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+    compiled.save(tmp_path / "places")
+    loaded = tilewright.load(tmp_path / "places")
+    for got, want in zip(leaves(loaded(calls[1])), leaves(compiled(calls[1])), strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), torch.as_tensor(want))
+
+
 def test_repeated_runs_share_nothing():
     """Results of one run are the caller's: the next, of another size, leaves them alone."""
-    module = Selects()
-    compiled = tilewright.compile(module, (torch.randn(5, 4),), target="cpu")
+    compiled = tilewright.compile(Selects(), (torch.randn(5, 4),), target="cpu")
     x = torch.arange(20.0).reshape(5, 4) - 9
     first = compiled(x)
     kept = [value.clone() for value in first]
