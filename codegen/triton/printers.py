@@ -75,7 +75,10 @@ PRINTERS: dict[type[Part], Printer] = {
         overlaps,
     ),
     Attention: Printer(
-        (AttentionSchedule,), emit_attention, attention_pieces, lambda part: [part.tokens]
+        (AttentionSchedule,),
+        emit_attention,
+        attention_pieces,
+        lambda part: [] if part.batch else [part.tokens],  # buckets are of a sequence's queries
     ),
     Sample: Printer((SampleSplit, SampleJoin), emit_sample, sample_pieces),
 }

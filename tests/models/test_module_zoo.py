@@ -35,12 +35,17 @@ def einsums(a, b, c, d):
 MASK = ints(0, 3, 2, 1, 9, 11) > 0
 
 
-# rows of scores that are infinite or NaN have several meanings in torch itself, values have one
-@case((2, 4, 9, 8), (2, 4, 11, 8), (2, 4, 11, 8), MASK, (9, 11), poison=(2,))
+# Rows of scores that are infinite or NaN have several meanings in torch itself, and so have values
+# that a mask hides, which weigh 0 or are not read. Values that are seen have one.
+@case((2, 4, 9, 8), (2, 4, 11, 8), (2, 4, 11, 8), poison=(2,))
+def attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+@case((2, 4, 9, 8), (2, 4, 11, 8), (2, 4, 11, 8), MASK, (9, 11), poison=())
 def masked_attention(q, k, v, mask, bias):
     attention = F.scaled_dot_product_attention
     return (
-        attention(q, k, v),
         attention(q, k, v, is_causal=True),
         attention(q, k, v, attn_mask=mask),
         attention(q, k, v, attn_mask=bias, scale=0.3),
