@@ -47,7 +47,7 @@ class ContractTemplate(Template):
     grows_over = "elements"
 
     def why_not(self, group: Group, node: Node) -> str | None:
-        if node is group.anchor or node.op.kind == "view":
+        if node is group.anchor:
             return None
         if group.follows(node):
             return follows_elements(group, node)

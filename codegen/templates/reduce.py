@@ -76,7 +76,7 @@ class ReduceTemplate(Template):
     grows_over = "rows"
 
     def why_not(self, group: Group, node: Node) -> str | None:
-        if node is group.anchor or node.op.kind == "view":
+        if node is group.anchor:
             return None
         if group.follows(node):
             return Rows(group).why_not(node)

@@ -3,6 +3,7 @@
 from ...ir.axes import Along, Axes
 from ...ir.graph import Node, Value
 from ..groups import Group, squeezed
+from .template import orders_elements
 
 
 def reduced_axes(axes: Axes, node: Node) -> frozenset[int]:
@@ -23,6 +24,8 @@ class Rows:
 
     def why_not(self, node: Node) -> str | None:
         """Why a reader of the group's values cannot be computed row by row with them."""
+        if node.op.kind == "view":
+            return orders_elements(self.group, node)
         if self.reduced != frozenset(range(len(self.kept), len(self.shape))):
             return "the rows that it reads lie across one another"
         if node.op.kind in ("reduce", "composite"):

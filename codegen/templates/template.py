@@ -134,8 +134,19 @@ class Template:
         raise NotImplementedError
 
 
+def orders_elements(group: Group, node: Node) -> str | None:
+    """Why a view is not the group's elements in another order, each once."""
+    while node not in group.nodes:
+        if node.op.inverse is None or node.operands[0].node is None:
+            return f"{node.op.name} is stored by a kernel of its own"
+        node = node.operands[0].node
+    return None
+
+
 def follows_elements(group: Group, node: Node) -> str | None:
-    """Why an elementwise reader is not over the elements that the group computes, one by one."""
+    """Why a reader is not over the elements that the group computes, one by one."""
+    if node.op.kind == "view":
+        return orders_elements(group, node)
     if node.op.kind != "elementwise":
         return f"a {node.op.kind} op follows in a kernel of its own"
     for value in filter(group.makes, node.operands):
@@ -148,7 +159,7 @@ def follows_elements(group: Group, node: Node) -> str | None:
 
 def surrounds(group: Group, node: Node) -> str | None:
     """Why a node is neither cheap and in front of the anchor, nor element by element behind it."""
-    if node is group.anchor or node.op.kind == "view":
+    if node is group.anchor:
         return None
     if group.follows(node):
         return follows_elements(group, node)
