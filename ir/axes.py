@@ -10,7 +10,16 @@ from typing import Any
 from .dim import Call, Dim, Expr, symbol, symbols_of
 from .facts import Facts
 from .graph import Node, Value
-from .index_map import Checked, Read, SymbolContext, leaves, map_index
+from .index_map import (
+    Checked,
+    Index,
+    Number,
+    Read,
+    SymbolContext,
+    compared,
+    leaves,
+    map_index,
+)
 from .op import normalize_axis
 from .types import Shape
 
@@ -18,6 +27,7 @@ from .types import Shape
 # mixes along it, as in "it reduces" the axis
 Along = int | str | None
 DIFFERENT = "every place meets every other one along"  # two operands lie across each other
+TOLD = "it tells places apart along"
 
 
 class Axes:
@@ -63,19 +73,42 @@ class Axes:
             return self._of_decomposition(node)
         return tuple((f"nothing is known of what {op.name} does along",) * r for r in ranks)
 
+    def told_apart(self, node: Node) -> frozenset[int]:
+        """Axes of the result whose places the index map does not treat alike."""
+        return self._mapped(node)[1]
+
     def _of_map(self, node: Node) -> tuple[tuple[Along, ...], ...]:
+        reads, told = self._mapped(node)
         shape = node.results[0].shape
-        at = SymbolContext(node, self.facts)
-        mapped = map_index(node, at, at.index)
-        reads = [(m.operand, m.index) for m in leaves(mapped) if isinstance(m, (Read, Checked))]
-        reads += at.lookups
         return tuple(
             tuple(
-                _joined([_lies(index[axis], size, shape) for o, index in reads if o == number])
+                _joined([_lies(index[axis], size, shape, told) for o, index in reads if o == i])
                 for axis, size in enumerate(operand.shape)
             )
-            for number, operand in enumerate(node.operands)
+            for i, operand in enumerate(node.operands)
         )
+
+    def _mapped(self, node: Node) -> tuple[list[tuple[int, Index]], frozenset[int]]:
+        """What is read, as (operand, index), and the axes whose places are told apart.
+
+        Those by which the map chooses or numbers, and those that occur in an index twice, otherwise
+        than as they are, or for an axis of another size.
+        """
+        at = SymbolContext(node, self.facts)
+        mapped = map_index(node, at, at.index)
+        found = list(leaves(mapped))
+        reads = [(m.operand, m.index) for m in found if isinstance(m, (Read, Checked))] + at.lookups
+        told = [*compared(mapped), *(m.value for m in found if isinstance(m, Number))]
+        sizes = dict(zip(at.index, at.result.shape))
+        for operand, index in reads:
+            shape = node.operands[operand].shape
+            told += [
+                dim
+                for dim, size in zip(index, shape, strict=True)
+                if index.count(dim) > 1 or sizes.get(dim) != size
+            ]
+        names = frozenset().union(*map(symbols_of, told))
+        return reads, frozenset(i for i in range(at.result.rank) if f"_i{i}" in names)
 
     def _of_decomposition(self, node: Node) -> tuple[tuple[Along, ...], ...]:
         from .builder import Builder
@@ -83,9 +116,18 @@ class Axes:
         b = Builder("decomposition")
         args = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
         out = node.op.decomposition(b, *args, **node.attrs)
+        told = {
+            self.through(b.nodes, part.results[0], axis, out)
+            for part in b.nodes
+            if part.op.index_map is not None
+            for axis in self.told_apart(part)
+        }
+        found = (
+            [self.through(b.nodes, arg, axis, out) for axis in range(arg.type.rank)] for arg in args
+        )
         return tuple(
-            tuple(self.through(b.nodes, arg, axis, out) for axis in range(arg.type.rank))
-            for arg in args
+            tuple(TOLD if isinstance(along, int) and along in told else along for along in axes)
+            for axes in found
         )
 
     def through(self, nodes: Sequence[Node], start: Value, axis: int, end: Value) -> Along:
@@ -99,11 +141,11 @@ class Axes:
         return places.get(end)
 
 
-def _lies(at: Dim, size: Dim, shape: Shape) -> Along:
+def _lies(at: Dim, size: Dim, shape: Shape, told: frozenset[int]) -> Along:
     """Where an axis of `size` lies that is read at `at`."""
     for axis, extent in enumerate(shape):
         if extent == size and at == symbol(f"_i{axis}"):
-            return axis
+            return TOLD if axis in told else axis
     if size == 1:
         return None
     if any(name.startswith("_g") for name in symbols_of(at)):

@@ -93,6 +93,12 @@ def leaves(mapped: Mapped) -> Iterator[Read | Fill | Number | Checked]:
         yield mapped
 
 
+def compared(mapped: Mapped) -> Iterator[Dim]:
+    """The dims by which the map chooses."""
+    if isinstance(mapped, Choose):
+        yield from (mapped.lhs, mapped.rhs, *compared(mapped.then), *compared(mapped.other))
+
+
 class SymbolContext(IndexContext):
     """The map of a node at `index`, (_i0, _i1, ...): what it does everywhere at once.
 

@@ -8,7 +8,7 @@ Where it does not hold, the op that mixes tokens is named.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..ir.axes import Axes
+from ..ir.axes import TOLD, Axes
 from ..ir.dim import Dim, symbols_of
 from ..ir.errors import UnsupportedModel
 from ..ir.graph import Graph, Node, Value
@@ -99,7 +99,7 @@ def _transfer(node: Node, places: list[int | None], axes: Axes, symbol: str) -> 
     if node.op.kind == "source":
         return _source(node, axes, symbol)
     if all(place is None for place in places):
-        return None
+        return _shared(node, axes, symbol)
     if node.op is ATTENTION:
         return _attention(node, places)
     along = axes.follow(node, places)
@@ -121,6 +121,17 @@ def _source(node: Node, axes: Axes, symbol: str) -> int | None:
     if any(symbol in symbols_of(d) for d in (*used, *others)):
         raise Mixing("its value depends on how many tokens the step has")
     return axis
+
+
+def _shared(node: Node, axes: Axes, symbol: str) -> None:
+    """What no token went into is the same for all: nothing in it may tell how many there are."""
+    for operand, along in zip(node.operands, axes.of(node), strict=True):
+        for dim, reason in zip(operand.shape, along, strict=True):
+            if symbol in symbols_of(dim) and isinstance(reason, str):
+                raise Mixing(f"{reason} the token axis")
+    if node.op.index_map is not None:
+        if any(symbol in symbols_of(node.results[0].shape[i]) for i in axes.told_apart(node)):
+            raise Mixing(f"{TOLD} the token axis")
 
 
 def _attention(node: Node, places: list[int | None]) -> int | None:

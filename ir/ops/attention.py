@@ -167,7 +167,8 @@ def kv_append(pool, x, slots):
 @kv_append.set_axes
 def _(pool, x, slots):
     """Tokens go where their slots say, which is no axis of the pool."""
-    return (0, 1, 2, 3), (None, 1, 3), (None,)
+    slots_pick = "slots pick along"
+    return (slots_pick, 1, slots_pick, 3), (None, 1, 3), (None,)
 
 
 @kv_append.set_reference
@@ -224,7 +225,8 @@ def paged_attention(
 @paged_attention.set_axes
 def _(q, *others, scale, window, softcap):
     """Each token meets the cached ones of its own sequence, of which none is an operand's axis."""
-    return ((0, 1, "it sums over"), *(("it looks up pages along",) * x.rank for x in others))
+    heads = "heads share keys along"
+    return ((0, heads, "it sums over"), *(("it looks up pages along",) * x.rank for x in others))
 
 
 @paged_attention.set_refusal

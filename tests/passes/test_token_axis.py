@@ -44,6 +44,9 @@ ROW_WISE = {
     "picked features": lambda b, t, h: b.gather_elements(
         h, b.argmax(h, axis=-1, keepdims=True), axis=2
     ),
+    "a constant a token": lambda b, t, h: b.add(
+        h, b.transpose(b.broadcast_to(b.weight("c", (8, 1)), shape=(8, t)), perm=(1, 0))
+    ),
     "prefix": lambda b, t, h: b.cumsum(h, axis=2),
     "cross": lambda b, t, h: b.attention(
         heads(b, t, h), *[b.weight("m", (1, 2, 5, 4))] * 2, scale=1.0
@@ -60,6 +63,26 @@ MIXING = {
     "windows": (
         lambda b, t, h: b.window(b.pad(h, axis=2, before=0, after=1), axis=1, size=1, step=2),
         "window.*works along the token axis",
+    ),
+    "sliced positions": (
+        lambda b, t, h: b.add(h, b.slice(b.weight("p", (64, 8)), axis=0, start=0, stop=t)),
+        "slice.*tells places apart along the token axis",
+    ),
+    "running count": (
+        lambda b, t, h: b.mul(
+            h,
+            b.cumsum(
+                b.broadcast_to(b.reshape(b.weight("one", (1,)), shape=(1, 1)), shape=(t, 1)), axis=0
+            ),
+        ),
+        "cumsum.*works along the token axis",
+    ),
+    "padded constant": (
+        lambda b, t, h: b.add(
+            h,
+            b.pad(b.broadcast_to(b.weight("c", (8,)), shape=(t - 1, 8)), axis=0, before=0, after=1),
+        ),
+        "pad.*along the token axis",
     ),
     "mean of tokens": (
         lambda b, t, h: b.sub(h, b.mean(h, axes=(1,), keepdims=True)),
