@@ -38,23 +38,27 @@ def streamed(shape: tuple[Dim, ...], dtype: DType, target: Target) -> Encoding:
 
 
 def meaning(graph: Graph, codes: Value) -> Encoding:
-    """Of integers that are read as (codes - zero) * scale: their group, scale and zero."""
-    found: list[Value] = []
+    """Of integers that are read as (codes - zero) * scale: their group, scale and zero.
+
+    A zero that is a constant is not named.
+    """
+    zero: str | None = None
     value = codes
     while (reader := _only_reader(graph, value)) is not None and codes.dtype.is_integer:
-        result = reader.results[0]
-        if reader.op.name in ("sub", "mul") and value is reader.operands[0]:
-            shared = _spread(reader.operands[1])
-            if not graph.is_weight(shared) or shared.type.rank != codes.type.rank:
-                return ROWS
-            found.append(shared)
-            if reader.op.name == "mul":
-                scale, zero = found[-1], found[0] if found[1:] else None
-                group = codes.shape[-1] // max(scale.shape[-1], 1)
-                return Encoding(group=group, scale=scale.name, zero=zero and zero.name)
-        elif reader.op.name != "cast" or not result.dtype.is_float:
+        if reader.op.name == "cast" and reader.results[0].dtype.is_float:
+            value = reader.results[0]
+            continue
+        if reader.op.name not in ("sub", "mul") or value is not reader.operands[0]:
             return ROWS
-        value = result
+        shared = _spread(reader.operands[1])
+        is_constant = shared.node is not None and shared.node.op.kind == "source"
+        is_grouped = graph.is_weight(shared) and shared.shape[:-1] == codes.shape[:-1] != ()
+        if not is_grouped and not (is_constant and reader.op.name == "sub"):
+            return ROWS
+        if reader.op.name == "mul":
+            group = codes.shape[-1] // max(shared.shape[-1], 1)
+            return Encoding(group=max(group, 1), scale=shared.name, zero=zero)
+        zero, value = shared.name, reader.results[0]
     return ROWS
 
 

@@ -42,40 +42,37 @@ def is_view_of_weight(graph: Graph, value: Value) -> bool:
     return graph.is_weight(value)
 
 
-def decodes(graph: Graph, node: Node) -> bool:
-    """Whether cheap arithmetic makes floats of integer weights that take fewer bytes than those.
+def decoding(graph: Graph) -> set[Node]:
+    """Cheap arithmetic that makes floats of integer weights which take fewer bytes than those.
 
-    It is then done wherever the floats are read, and they are stored nowhere.
+    It is done wherever the floats are read, and they are stored nowhere.
     """
-    result = node.results[0]
-    leaves, has_codes = _leaves(result)
-    sizes = [leaf.type.nbytes for leaf in leaves if graph.is_weight(leaf)]
-    made = result.type.nbytes
-    if not has_codes or len(sizes) < len(leaves) or not isinstance(made, int):
-        return False
-    return sum(n for n in sizes if isinstance(n, int)) < made
-
-
-def _leaves(value: Value) -> tuple[list[Value], bool]:
-    """What cheap arithmetic and views make `value` of; and whether integers became floats there."""
-    leaves: list[Value] = []
-    seen, stack, has_codes = {value}, [value], False
-    while stack:
-        made = stack.pop()
-        node = made.node
-        if (
-            node is None
-            or node.op.kind not in ("view", "elementwise")
-            or (node.op.cost == "expensive")
-        ):
-            leaves.append(made)
+    found: set[Node] = set()
+    # what a value is made of by cheap arithmetic and views; whether integers became floats there
+    made: dict[Value, tuple[frozenset[Value], bool]] = {
+        w: (frozenset((w,)), False) for w in graph.weights
+    }
+    for node in graph.nodes:
+        result, *others = node.results
+        if node.op.kind == "source" and is_static(node):
+            made[result] = frozenset(), False
+        if node.op.kind not in ("view", "elementwise") or node.op.cost == "expensive" or others:
             continue
-        for operand in node.operands:
-            has_codes = has_codes or (operand.dtype.is_integer and made.dtype.is_float)
-            if operand not in seen:
-                seen.add(operand)
-                stack.append(operand)
-    return leaves, has_codes
+        if not all(v in made for v in node.operands) or not is_static(node):
+            continue
+        turned = any(v.dtype.is_integer and result.dtype.is_float for v in node.operands)
+        leaves = frozenset().union(*(made[v][0] for v in node.operands))
+        has_codes = turned or any(made[v][1] for v in node.operands)
+        made[result] = leaves, has_codes
+        if has_codes and sum(_bytes(leaf) for leaf in leaves) < _bytes(result):
+            found.add(node)
+    return found
+
+
+def _bytes(value: Value) -> int:
+    count = value.type.nbytes
+    assert isinstance(count, int), "what is made of weights alone is static"
+    return count
 
 
 def hoisted(graph: Graph) -> Graph:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..ir.builder import Rebuilder
 from ..ir.graph import Graph, Node, Value
-from ..ir.weight_only import decodes, is_view_of_weight, weight_only
+from ..ir.weight_only import decoding, is_view_of_weight, weight_only
 from . import findings
 from .manager import Outcome, Pass
 from .rewrite import remove_dead
@@ -54,13 +54,14 @@ def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
     moved = {n for n in weight_only(graph) if not _expands(n)}
     moved = _closed(graph, moved)
     kept: set[Node] = set()
+    decodes = decoding(graph)
     for node in reversed(graph.nodes):
         if node not in moved:
             continue
         result = node.results[0]
         readers = graph.uses.get(result, ())
         is_read = result in graph.results or any(u not in moved or u in kept for u in readers)
-        takes_less = is_read and (_is_widened(node) or decodes(graph, node))
+        takes_less = is_read and (_is_widened(node) or node in decodes)
         is_view = is_view_of_weight(graph, result) and readers and kept.issuperset(readers)
         if takes_less or is_view:
             kept.add(node)

@@ -12,7 +12,7 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.index_map import stored_strides
 from ...ir.report import Findings
 from ...ir.target import Target
-from ...ir.weight_only import decodes, is_view_of_weight
+from ...ir.weight_only import decoding, is_view_of_weight
 from ..cost import Way, compared
 from ..groups import Group, Groups
 from ..templates import TEMPLATES, template_of
@@ -139,12 +139,13 @@ class Fusion:
 
         So is what makes numbers of a weight's codes.
         """
+        decodes = decoding(self.graph)
         for node in list(self.groups.of):
             if self.groups.of[node].nodes != {node} or self.groups.leaves(node):
                 continue
             if node.results[0] in self.kept:
                 continue
-            if self.is_cast_in_loading(node) or decodes(self.graph, node):
+            if self.is_cast_in_loading(node) or node in decodes:
                 self.groups.free(node)
 
     def is_cast_in_loading(self, node: Node) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.ir.builder import Builder
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.graph import Graph
-from tilewright.ir.types import DType, f32, i32
+from tilewright.ir.types import DType, f32, i32, u4
 
 
 @dataclass
@@ -49,6 +49,17 @@ def linear(dtype: DType, m: int, n: int, k: int, group: int, zero: DType | None 
         ).astype(zero.numpy)
     y = b.matmul(x, b.dequantize(*operands), transpose_w=True)
     return Packed(b, [y], {"x": rng.standard_normal((m, k)).astype(np.float32)}, weights)
+
+
+def symmetric(m: int, n: int, k: int) -> Packed:
+    """x @ w^T, w written out: codes of 4 bits, where 8 stands for 0, times a number a row."""
+    rng, b = np.random.default_rng(m), Builder()
+    x, codes = b.input("x", (m, k), f32), b.cast(b.weight("w", (n, k), u4), dtype=f32)
+    w = b.mul(b.sub(codes, b.constant(8.0, f32)), b.weight("s", (n, 1), f32))
+    scales = rng.uniform(0.01, 0.1, (n, 1)).astype(np.float32)
+    inputs = {"x": rng.standard_normal((m, k)).astype(np.float32)}
+    weights = {"w": numbers(rng, u4, (n, k)), "s": scales}
+    return Packed(b, [b.matmul(x, w, transpose_w=True)], inputs, weights)
 
 
 def lookup(dtype: DType, n: int, k: int) -> Packed:

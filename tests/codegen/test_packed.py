@@ -9,13 +9,14 @@ from tilewright.ir.encoding import Encoding
 from tilewright.ir.errors import ShapeError, UnsupportedOp
 from tilewright.ir.target import cpu
 from tilewright.ir.types import f32, i2, i4, i8, i32, i64, u2, u4, u8
+from tilewright.ir.weight_only import decoding
 from tilewright.passes.pipelines import dense
 from tilewright.runtime.artifact import Artifact, load_artifact, save_artifact
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.stored_program import StoredProgram
 
-from .packed import Packed, linear, lookup, numbers
+from .packed import Packed, linear, lookup, numbers, symmetric
 
 CASES = {
     "u4, zeros in u4": lambda: linear(u4, 3, 40, 96, 32, u4),
@@ -24,6 +25,7 @@ CASES = {
     "u2, a group a row": lambda: linear(u2, 2, 24, 37, 37),
     "i2, groups of one": lambda: linear(i2, 2, 5, 3, 1, None),
     "i8": lambda: linear(i8, 3, 40, 64, 32, None),
+    "written out": lambda: symmetric(3, 40, 70),
     "rows of u4": lambda: lookup(u4, 9, 7),
     "rows of i2": lambda: lookup(i2, 4, 5),
 }
@@ -58,6 +60,23 @@ def test_codes_are_read_where_they_are_used_and_counted_as_they_lie():
     assert step.traffic == of_weights + 4 * m * (k + n)
     assert made.program.arena_bytes == 0
     assert made.program.buffers["w"].encoding == Encoding(group=32, scale="scale", zero="zero")
+
+
+def test_arithmetic_that_is_written_out_is_read_as_well():
+    made = compiled(symmetric(3, 40, 70))
+    (step,) = made.program.steps
+    assert {name: a.nbytes for name, a in made.weights.items()} == {"w": 40 * 35, "s": 160}
+    assert step.traffic == 40 * 35 + 160 + 4 * 3 * (70 + 40)
+    assert made.program.buffers["w"].encoding == Encoding(group=70, scale="s")
+
+
+def test_a_long_chain_of_arithmetic_takes_no_time_to_look_through():
+    """Linear in its length: looking back from each of 4000 operations would take minutes."""
+    b = Builder()
+    y = b.cast(b.weight("w", (4,), u4), dtype=f32)
+    for _ in range(4000):
+        y = b.add(y, y)
+    assert len(decoding(b.graph([y]))) == 4001
 
 
 @pytest.mark.parametrize(("made", "products"), [(i32, "i8"), (i64, "i64")], ids=str)
