@@ -141,8 +141,26 @@ def views() -> Iterator[Sample]:
         padded = lambda v, value=value: F.pad(v, (0, 0, 1, 2), value=value)  # noqa: E731
         yield Sample("pad", x, padded, attrs, exact=True)
 
+    one = Operand((1, 1))
+    for name, attrs, function in (
+        ("reshape", {"shape": (1,)}, lambda v: v.reshape(1)),
+        ("transpose", {"perm": (1, 0)}, lambda v: v.T),
+        ("broadcast_to", {"shape": (3, 1)}, lambda v: v.expand(3, 1)),
+        ("slice", {"axis": 1, "start": 0, "stop": 1}, lambda v: v),
+        (
+            "pad",
+            {"axis": 0, "before": 1, "after": 0, "value": 3},
+            lambda v: F.pad(v, (0, 0, 1, 0), value=3),
+        ),
+    ):
+        yield Sample(name, (one,), function, attrs, exact=True)
+    yield Sample("concat", (one, one), lambda *p: torch.cat(p, 0), {"axis": 0}, exact=True)
+
 
 def gathers() -> Iterator[Sample]:
+    one, place = Operand((1, 1)), Operand((1, 1), i64, below(1))
+    yield Sample("gather", (one, place), lambda x, i: x[i], {"axis": 0}, exact=True)
+    yield Sample("gather_elements", (one, place), lambda x, i: x, {"axis": 1}, exact=True)
     for dtype in (f32, bf16, i64):
         for index in (i64, i32):
             ids = Operand((2, 3), index, below(5))

@@ -106,6 +106,11 @@ def composites() -> Iterator[Sample]:
             )
             shared = Operand((2, groups))
             yield Sample("dequantize", (Operand((2, 6), codes), shared, shared), call)
+    x, w = Operand((3, 1)), Operand((1,))
+    yield Sample("softmax", (x,), torch.ones_like, {"axis": 1}, exact=True)
+    yield Sample("rms_norm", (x, w), lambda x, w: F.rms_norm(x, (1,), w, 0.1), {"eps": 0.1})
+    call = lambda x, w, c: F.layer_norm(x, (1,), w, c, 0.1)  # noqa: E731
+    yield Sample("layer_norm", (x, w, w), call, {"eps": 0.1})
     for cos in ((5, 4), (2, 1, 5, 4), (4,)):
         operands = Operand((2, 3, 5, 4)), Operand(cos), Operand(cos)
         yield Sample("rope", operands, _rope)
