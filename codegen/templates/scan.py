@@ -25,9 +25,9 @@ from .template import (
     Bucket,
     Schedule,
     Template,
-    clip,
     power_of_2,
     powers_of_2,
+    settled,
     surrounds,
     warps,
 )
@@ -133,4 +133,4 @@ class ScanTemplate(Template):
         rows = product(a.extent for a in part.rows)
         split = replace(whole, piece=BLOCK * ceildiv(likely, BLOCK * PIECES))
         few = scaled(FEW_ROWS, target)
-        return rows, clip([(0, few, split), (few + 1, None, whole)], facts, rows)
+        return settled(rows, [(0, few, split), (few + 1, None, whole)], facts)

@@ -27,9 +27,9 @@ from .template import (
     Bucket,
     Schedule,
     Template,
-    clip,
     power_of_2,
     powers_of_2,
+    settled,
     surrounds,
 )
 
@@ -169,4 +169,4 @@ class ScatterTemplate(Template):
         for lo, hi, order in sort_schedules(extent, facts):
             if hi is None or hi > FEW:
                 table.append((max(lo, FEW + 1), hi, replace(through, order=order)))
-        return extent, clip(table, facts, extent)
+        return settled(extent, table, facts)

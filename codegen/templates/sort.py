@@ -19,7 +19,7 @@ from ..forward import forward_index, path_between
 from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, Index, LoopKernel, Part, Store
-from .template import Bucket, Schedule, Template, clip, power_of_2, powers_of_2, surrounds
+from .template import Bucket, Schedule, Template, clip, power_of_2, powers_of_2, settled, surrounds
 
 TILE = 1024  # elements that a program puts in order
 LONGEST = 31  # a row has fewer than two to this elements
@@ -116,5 +116,6 @@ class SortTemplate(Template):
 
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         (part,) = kernel.parts
-        buckets = sort_schedules(part.axis.extent, index_facts(kernel, ()))
-        return part.axis.extent if len(buckets) > 1 else 0, buckets
+        facts = index_facts(kernel, ())
+        extent = part.axis.extent
+        return settled(extent, sort_schedules(extent, facts), facts)

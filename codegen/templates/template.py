@@ -167,6 +167,17 @@ def surrounds(group: Group, node: Node) -> str | None:
     return None if is_cheap else f"{node.op.name} before a {group.template.name}"
 
 
+def settled(size: Dim, table: list[Bucket], facts: Facts) -> tuple[Dim, list[Bucket]]:
+    """What `defaults` gives: the buckets of `table` that the size can fall into.
+
+    Where only one is left it is for any size.
+    """
+    buckets = clip(table, facts, size)
+    if len(buckets) == 1:
+        return 0, [(0, None, buckets[0][2])]
+    return size, buckets
+
+
 def clip(table: list[Bucket], facts: Facts, size: Dim) -> list[Bucket]:
     """The buckets that the size can fall into."""
     low, high = facts.bounds(size)

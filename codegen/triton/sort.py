@@ -1,8 +1,9 @@
-"""Sort: tiles put in order by counting, then merged two by two, a launch each.
+"""Sort: tiles put in order, then merged two by two, a launch each.
 
-How many elements of its tile come before an element is its rank. To merge, it finds by bisection
-how many of the other run come before it. Nothing depends on which program is first. Of each run
-only as many are kept as are wanted of the row.
+A tile of keys of 32 bits, each with its place in the low half of 64, is put in order by a bitonic
+network: no two are equal. In one of wider keys an element's rank is how many come before it. To
+merge, an element finds by bisection how many of the other run come before it. Nothing depends on
+which program is first. Of each run only as many are kept as are wanted of the row.
 """
 
 from collections.abc import Sequence
@@ -22,17 +23,19 @@ from .names import value_type
 from .pointwise import split_index
 from .rewrite import Piece
 
+ROOM = 1024  # elements that a program puts in order
 AT_ONCE = 16  # elements that each of a tile is compared with at once
-LANES, OTHERS = frozenset([0]), frozenset([1])  # dims of a tile while it is put in order
+ROWS, LANES = frozenset([0]), frozenset([1])  # dims of a tile while it is put in order
 _SIZES = ("_n", "_span", "_in", "_out", "_row_in", "_row_out", "_steps")  # arguments of a merge
 
 
 @dataclass(frozen=True)
 class SortTile(Schedule):
-    """The launch that puts tiles in order."""
+    """The launch that puts tiles in order, of `rows` rows a program."""
 
     tile: int
     is_last: bool
+    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ def run(part: Sort, tile: int, number: int) -> tuple[Dim, Dim]:
     """Room of a run after `number` merges, and of a row of runs."""
     room = minimum(tile << number, part.rank.extent)
     return room, ceildiv(part.axis.extent, tile << number) * room
+
+
+def rows_at_once(part: Sort, schedule: SortSchedule) -> int:
+    """Rows that a program puts in order: several where they are short."""
+    is_packed = key_dtype(part) == i32 and not schedule.passes
+    return max(ROOM // schedule.tile, 1) if is_packed else 1
 
 
 def room_of_runs(part: Sort, schedule: SortSchedule) -> Dim:
@@ -96,7 +105,7 @@ def ordered_pieces(
         return Piece(made, (*own, *given), suffix)
 
     pieces = [piece(pairs[0] if passes else {}, "_x")]
-    schedules: list[Schedule] = [SortTile(tile, not passes)]
+    schedules: list[Schedule] = [SortTile(tile, not passes, rows_at_once(part, schedule))]
     for number in range(passes):
         is_last = number == passes - 1
         source, target = pairs[number % 2], pairs[1 - number % 2]
@@ -128,7 +137,8 @@ def emit_sort(kernel: LoopKernel, schedule: SortTile | SortMerge, context: Conte
 
 
 def _warps(schedule: SortTile | SortMerge) -> int:
-    return max(schedule.tile // 128, 1)
+    rows = schedule.rows if isinstance(schedule, SortTile) else 1
+    return max(rows * schedule.tile // 256, 1)
 
 
 class _Emitter:
@@ -142,46 +152,72 @@ class _Emitter:
         """The pointer to one of them."""
         return f"p{len(self.kernel.params) - self.spaces + number}"
 
-    def rows(self, row: str) -> dict[str, AxisVar]:
-        return split_index(
-            self.body, self.kernel, self.facts, self.part.rows, row, frozenset(), None
-        )
-
     def env(self, axes: dict[str, AxisVar], shape: str, rank: int) -> Env:
         extents = (*self.part.rows, self.part.axis, self.part.rank)
         return Env(self.body, self.kernel, extents, axes, shape, rank)
 
     def order_tile(self, schedule: SortTile) -> Dim:
         """-> how many programs."""
-        part, body, tile = self.part, self.body, schedule.tile
+        part, body, tile, many = self.part, self.body, schedule.tile, schedule.rows
         self.spaces = 2
+        count = product(a.extent for a in part.rows)
         tiles = ceildiv(part.axis.extent, tile)
-        count, extent = (self.scalars.dim(d).text for d in (tiles, part.axis.extent))
+        shown, extent = (self.scalars.dim(d).text for d in (tiles, part.axis.extent))
         body.line("pid = tl.program_id(0)")
-        rows = self.rows(body.name(f"pid // {count}", prefix="row"))
-        start = body.name(f"(pid % {count} * {tile}).to(tl.int32)", prefix="start")
-        lane = body.name(f"{start} + tl.arange(0, {tile})[:, None]", prefix="at")
-        inside = body.name(f"{lane} < {extent}", prefix="in")
-        key = self.key(rows, AxisVar(lane, LANES, inside), f"[{tile}, 1]")
-        body.line(f"rank = tl.zeros([{tile}, 1], tl.int32)")
+        start = body.name(f"(pid % {shown} * {tile}).to(tl.int32)", prefix="start")
+        row = f"pid // {shown} * {many} + tl.arange(0, {many})[:, None]"
+        row, there = body.name(row, prefix="row"), None
+        if not self.facts.proved_multiple(count, many):
+            there = body.name(f"{row} < {self.scalars.dim(count).text}", prefix="in")
+        rows = split_index(body, self.kernel, self.facts, part.rows, row, ROWS, there)
+        lane = body.name(f"tl.arange(0, {tile})[None, :]", prefix="lane")
+        at = AxisVar(body.name(f"{start} + {lane}", prefix="at"), LANES, None)
+        at = replace(at, mask=body.name(f"{at.text} < {extent}", prefix="in"))
+        shape = f"[{many}, {tile}]"
+        key = self.key(rows, at, shape)
+        if key_dtype(part) == i32:
+            self.lines(f"""
+packed = tl.where({at.mask}, ({key}.to(tl.int64) << 32) | {lane}, 9223372036854775807)
+packed = tl.sort(packed)
+place = (packed & 0x7FFFFFFF).to(tl.int32) + {start}
+key = (packed >> 32).to(tl.int32)
+rank = {lane} + tl.zeros({shape}, tl.int32)""")
+        else:
+            self.count(rows, at, key, schedule, start)
+        room, row_room = (self.scalars.dim(d).text for d in run(part, tile, 0))
+        inside = "" if there is None else f" & {there}"
+        body.line(f"kept = (rank < tl.minimum({room}, {extent} - {start})){inside}")
+        if schedule.is_last:
+            self.stores(rows, "place", "rank", "kept", shape, 2)
+        else:
+            body.line(f"to = {row}.to(tl.int64) * {row_room} + pid % {shown} * {room} + rank")
+            body.line(f"tl.store({self.space(0)} + to, key, mask=kept)")
+            body.line(f"tl.store({self.space(1)} + to, place, mask=kept)")
+        return ceildiv(count, many) * tiles
+
+    def count(
+        self, rows: dict[str, AxisVar], at: AxisVar, key: str, schedule: SortTile, start: str
+    ) -> None:
+        """Ranks of one row by comparing each element with all: keys of 64 bits leave no room."""
+        body, tile = self.body, schedule.tile
+        body.line(f"mine = tl.reshape({key}, [{tile}, 1])")
+        body.line(f"own = tl.reshape({at.text}, [{tile}, 1])")
+        body.line(f"ranks = tl.zeros([{tile}, 1], tl.int32)")
         step = min(AT_ONCE, tile)
-        axis = frozenset([part.axis.name])
+        axis = frozenset([self.part.axis.name])
+        extent = self.scalars.dim(self.part.axis.extent).text
         with body.block(f"for first in range(0, {tile}, {step}):", axis):
             other = body.name(f"{start} + first + tl.arange(0, {step})[None, :]", axis, "at")
             there = body.name(f"{other} < {extent}", axis, "in")
-            its = self.key(rows, AxisVar(other, OTHERS, there), f"[1, {step}]")
-            body.line(f"earlier = ({its} < {key}) | (({its} == {key}) & ({other} < {lane}))")
-            body.line(f"earlier = (earlier & {there}).to(tl.int32)")
-            body.line("rank += tl.sum(earlier, axis=1, keep_dims=True)")
-        room, row = (self.scalars.dim(d).text for d in run(part, tile, 0))
-        body.line(f"kept = {inside} & (rank < {room})")
-        if schedule.is_last:
-            self.stores(rows, lane, "rank", "kept", f"[{tile}, 1]", 2)
-        else:
-            body.line(f"to = (pid // {count}).to(tl.int64) * {row} + pid % {count} * {room} + rank")
-            body.line(f"tl.store({self.space(0)} + to, {key}, mask=kept)")
-            body.line(f"tl.store({self.space(1)} + to, {lane}, mask=kept)")
-        return product(a.extent for a in part.rows) * tiles
+            its = self.key(rows, AxisVar(other, LANES, there), f"[1, {step}]")
+            self.lines(f"""
+earlier = ({its} < mine) | (({its} == mine) & ({other} < own))
+earlier = (earlier & {there}).to(tl.int32)
+ranks += tl.sum(earlier, axis=1, keep_dims=True)""")
+        self.lines(f"""
+rank = tl.where({at.mask}, tl.reshape(ranks, [1, {tile}]), {tile})
+key = {key}
+place = {at.text}""")
 
     def key(self, rows: dict[str, AxisVar], at: AxisVar, shape: str) -> str:
         """Elements as integers in the order that is wanted."""
@@ -192,9 +228,7 @@ class _Emitter:
             value, dtype = env.to(value, bool_, i32), i32
         kind = value_type(key_dtype(part))
         text = f"({order_key(env.whole(value), dtype, 'max')}).to({kind})"
-        flip = "~" if part.is_descending else ""
-        depends = value.axes if at.dims == OTHERS else frozenset()
-        return self.body.name(f"{flip}{text}", depends, "key")
+        return self.body.name(f"{'~' if part.is_descending else ''}{text}", value.axes, "key")
 
     def merge(self, schedule: SortMerge) -> None:
         """Where each element of a run comes when the run is merged with its neighbour."""
@@ -232,7 +266,10 @@ hi = tl.where(still & (goes == 0), middle, hi)""")
 rank = inside + lo
 kept = mine & (rank < {room_out})""")
         if schedule.is_last:
-            self.stores(self.rows("row"), "place", "rank", "kept", f"[{tile}]", 1)
+            rows = split_index(
+                body, self.kernel, self.facts, self.part.rows, "row", frozenset(), None
+            )
+            self.stores(rows, "place", "rank", "kept", f"[{tile}]", 1)
         else:
             self.lines(f"""
 to = row.to(tl.int64) * {row_out} + run // 2 * {room_out} + rank
@@ -243,10 +280,11 @@ tl.store({self.space(3)} + to, place, mask=kept)""")
         self, rows: dict[str, AxisVar], at: str, rank: str, kept: str, shape: str, dims: int
     ) -> None:
         """Store what comes at each rank."""
+        lanes = frozenset([dims - 1])
         axes = {
-            **rows,
-            self.part.axis.name: AxisVar(at, LANES, kept),
-            self.part.rank.name: AxisVar(rank, LANES, kept),
+            **{name: replace(var, mask=None) for name, var in rows.items()},
+            self.part.axis.name: AxisVar(at, lanes | ROWS, kept),
+            self.part.rank.name: AxisVar(rank, lanes | ROWS, kept),
         }
         env = self.env(axes, shape, dims)
         for store in self.part.stores:
