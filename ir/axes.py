@@ -134,6 +134,8 @@ class Axes:
         """Where an axis of `start` lies in `end`, which the nodes, in order, make of it."""
         places: dict[Value, int | None] = {start: axis}
         for node in nodes:
+            if places.keys().isdisjoint(node.operands):
+                continue
             along = self.follow(node, [places.get(v) for v in node.operands])
             if isinstance(along, str):
                 return along
