@@ -27,11 +27,11 @@ from .template import (
     Schedule,
     Template,
     clip,
+    has_room,
     power_of_2,
     powers_of_2,
 )
 
-ROOMY = 128 * 1024  # bytes of shared memory that hold several stages of keys and values
 # of one step of attention in float32: each is an instruction of its own, and twice as many take the
 # compiler more than twice as long (2^17: 5 s, 2^19: 45 s)
 PRODUCTS = 1 << 17
@@ -231,7 +231,7 @@ class AttentionTemplate(Template):
         is_f32 = f32 in (feed_dtype(q, k), feed_dtype(q, v))
         wide = size > 128 or is_f32
         group = power_of_2(part.num_heads // part.num_kv_heads)
-        roomy = target.shared_bytes >= ROOMY
+        roomy = has_room(target)
         stages = 2 if roomy else 1
         keys, rows = 32 if wide else 64, 64
         if is_f32:

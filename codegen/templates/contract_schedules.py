@@ -20,14 +20,14 @@ from .template import (
     Schedule,
     clip,
     factor,
+    has_room,
     power_of_2,
     powers_of_2,
 )
 
 RESERVED = 3072  # bytes of shared memory for barriers and the joining of warps
-ROOMY = 128 * 1024  # bytes of shared memory that hold three or more stages of large tiles
 FULL = 80  # programs that keep an H200's 132 multiprocessors busy with reading w
-WORTH_A_CUT = 2048  # elements of k: reading half of them saves more than the second launch takes
+WORTH_A_CUT = 2048  # elements of k: no search found a gain in cutting shorter rows
 THIN = ((2, 16), (17, 64))  # rows for which rows of w take the long side of a tile
 
 
@@ -154,7 +154,7 @@ def rows_schedule(part: Contract, facts: Facts, target: Target) -> GemvSchedule:
 def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotSchedule:
     """Few rows of x: rows of w on the long side."""
     prologue = has_prologue(part)
-    if target.shared_bytes < ROOMY:
+    if not has_room(target):
         return DotSchedule(bm, 64, 64, True, prologue, num_warps=4, num_stages=2)
     if prologue and bm == 16:
         # recomputing x in every program costs less than a launch; wide steps hide it
@@ -166,7 +166,7 @@ def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotS
 def tiled_schedule(part: Contract, facts: Facts, target: Target, most: int | None) -> DotSchedule:
     """Up to `most` rows of x."""
     prologue = has_prologue(part)
-    if target.shared_bytes < ROOMY:
+    if not has_room(target):
         return DotSchedule(128, 64, 32, False, prologue, num_warps=4, num_stages=2)
     if len(part.ws) > 1:
         stages = 3 if most is None else 4

@@ -39,6 +39,14 @@ class Schedule:
 WARPS = (1, 2, 4, 8, 16)  # values of `num_warps` and `num_stages` in domains
 STAGES = range(1, 9)
 
+ROOMY = 128 * 1024  # bytes of shared memory that hold three or more stages of large tiles
+
+
+def has_room(target: Target) -> bool:
+    """Whether loads may run several stages ahead: past the registers, and with room to lie in."""
+    return target.has_async_copies and target.shared_bytes >= ROOMY
+
+
 Bucket = tuple[int, int | None, Schedule]  # for lo <= size (<= hi when given)
 
 
