@@ -5,7 +5,7 @@ combined with what the chunks before it come to. Which chunk is whose never deci
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ...ir.combine import Combine
@@ -34,6 +34,7 @@ from .template import (
 
 RESULT = "scan"  # the name under which stores find what the scan has come to
 BLOCK, PIECES = 4096, 1024  # elements scanned at once; pieces that a row is cut into
+LITTLE = 1 << 22  # elements
 FEW_ROWS = 512  # as many long rows are each cut into pieces: their programs alone fill no GPU
 
 
@@ -131,6 +132,10 @@ class ScanTemplate(Template):
         if likely <= 2 * BLOCK:
             return 0, [(0, None, whole)]
         rows = product(a.extent for a in part.rows)
-        split = replace(whole, piece=BLOCK * ceildiv(likely, BLOCK * PIECES))
+        # little work in all: more programs, that find more totals
+        is_little = facts.hint(rows) * likely <= LITTLE
+        block = BLOCK // 2 if is_little else BLOCK
+        piece = block * ceildiv(likely, block * PIECES)
+        split = ScanSchedule(1, block, False, block // 512, piece)
         few = scaled(FEW_ROWS, target)
         return settled(rows, [(0, few, split), (few + 1, None, whole)], facts)

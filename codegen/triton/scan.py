@@ -7,10 +7,12 @@ to, and every program of the second combines the pieces before its own.
 from dataclasses import replace
 
 from ...ir.dim import Dim, ceildiv, product
+from ...ir.scalar import COMMUTATIVE
 from ...ir.types import DType, TensorType, bool_, i32
 from ..elements import index_facts
 from ..loops import LoopKernel, Param
 from ..templates.scan import RESULT, Scan, ScanSchedule
+from ..templates.template import power_of_2
 from .body import Body, Context, Emitted, finish
 from .combine import combine_function
 from .elements import AxisVar, Env, Val
@@ -44,8 +46,15 @@ def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> E
     (part,) = kernel.parts
     assert isinstance(part, Scan)
     body = Body(pdl=context.pdl)
-    body.start_dependents()
-    body.wait()
+    if schedule.piece is None:
+        body.start_dependents()
+        body.wait()
+    elif not part.stores:
+        # what the row is made of is there, so the launch that uses the totals may read it meanwhile
+        body.wait()
+        body.start_dependents()
+    else:
+        body.start_dependents()
     helper = combine_function(kernel, part.combine, part.dtype, "combined")
     _Emitter(kernel, part, schedule, body).emit()
     grid: tuple[Dim, ...] = (ceildiv(product(a.extent for a in part.rows), schedule.rows),)
@@ -92,40 +101,55 @@ class _Emitter:
         body.line("piece = tl.program_id(0)")
         count = self.scalars.dim(ceildiv(part.axis.extent, piece)).text
         own = len(self.kernel.params) - 1
-        if part.stores:
-            self.gather_totals(own, count)
         body.line(f"start = piece * {piece}")
+        if part.stores and piece == block:
+            scanned = self.scan("start", ())
+            body.wait()
+            self.gather_totals(own, count)
+            self.store(*scanned)
+            return
+        if part.stores:
+            body.wait()
+            self.gather_totals(own, count)
+        step = self.step if part.stores else self.total
         if piece == block:
-            self.step("start", ())
+            step("start", ())
         else:
             end = f"tl.minimum(start + {piece}, {self.extent})"
             with body.block(f"for at in range(start, {end}, {block}):", [part.axis.name]):
-                self.step("at", (part.axis.name,))
+                step("at", (part.axis.name,))
         if not part.stores:
             mask = "" if self.row_mask is None else f", mask={self.row_mask}"
             body.line(f"tl.store(p{own} + {self.row} * {count} + piece, carry{mask})")
 
     def gather_totals(self, own: int, count: str) -> None:
         """Carry: the combination of all pieces before this one."""
-        body = self.body
-        lanes = body.name(f"tl.arange(0, {AT_ONCE})[None, :]", prefix="lane")
-        with body.block(f"for first in range(0, piece, {AT_ONCE}):"):
+        body, part = self.body, self.part
+        most = self.facts.bounds(ceildiv(part.axis.extent, self.schedule.piece))[1]
+        width = AT_ONCE if most is None else min(power_of_2(most), AT_ONCE)
+        lanes = body.name(f"tl.arange(0, {width})[None, :]", prefix="lane")
+        with body.block(f"for first in range(0, piece, {width}):"):
             body.line(f"before = first + {lanes} < piece")
             mask = "before" if self.row_mask is None else f"before & {self.row_mask}"
             body.line(
                 f"totals = tl.load(p{own} + {self.row} * {count} + first + {lanes}, "
                 f"mask={mask}, other={self.start})"
             )
-            body.line("totals = tl.associative_scan(totals, 1, combined)")
-            body.line(f"carry = combined(carry, {self.last('totals', lanes, AT_ONCE)})")
+            body.line(f"carry = combined(carry, {self.folded('totals', lanes, width)})")
+
+    def folded(self, values: str, lanes: str, width: int) -> str:
+        """The combination of a tile's columns."""
+        if self.part.combine.function in COMMUTATIVE:
+            return f"tl.reduce({values}, 1, combined, keep_dims=True)"
+        return self.last(f"tl.associative_scan({values}, 1, combined)", lanes, width)
 
     def last(self, values: str, lanes: str, width: int) -> str:
         """The last column of a tile."""
         column = f"tl.sum(tl.where({lanes} == {width - 1}, {values}, 0), axis=1, keep_dims=True)"
         return f"{column}.to({self.kind})"
 
-    def step(self, at: str, axes: tuple[str, ...]) -> None:
-        """Scan the block that starts at `at`, and carry what it comes to."""
+    def tile(self, at: str, axes: tuple[str, ...]) -> tuple[str, Env]:
+        """The block that starts at `at`, with the combine's identity past the end; its elements."""
         part, body, block = self.part, self.body, self.schedule.block
         depends = frozenset(axes)
         name = part.axis.name
@@ -136,21 +160,42 @@ class _Emitter:
             mask = body.name(f"{index} < {self.extent}", depends, "in")
         axis = AxisVar(index, frozenset([AXIS]), mask)
         shape = f"[{self.schedule.rows}, {block}]"
-        refs: dict[str, Val] = {}
         env = Env(
-            body, self.kernel, (*part.rows, part.axis), {**self.rows, name: axis}, shape, 2, refs
+            body, self.kernel, (*part.rows, part.axis), {**self.rows, name: axis}, shape, 2, {}
         )
         value = env.to(env.value(part.value), part.value.dtype, part.dtype)
         text = env.whole(value)
-        if mask is not None:  # past the end nothing is combined, or the carry would be wrong
+        if mask is not None:
             text = body.name(f"tl.where({mask}, {text}, {self.start}).to({self.kind})", depends)
-        scanned = body.fresh("scan")
-        body.line(f"{scanned} = tl.associative_scan({text}, 1, combined)")
+        elif part.dtype == bool_:
+            text = body.name(f"{text}.to({self.kind})", depends)
+        return text, env
+
+    def total(self, at: str, axes: tuple[str, ...]) -> None:
+        """Carry what the block comes to."""
+        text, _ = self.tile(at, axes)
+        folded = self.folded(text, self.lanes, self.schedule.block)
+        self.body.line(f"carry = combined(carry, {folded})")
+
+    def scan(self, at: str, axes: tuple[str, ...]) -> tuple[str, Env]:
+        """The block scanned by itself."""
+        text, env = self.tile(at, axes)
+        scanned = self.body.fresh("scan")
+        self.body.line(f"{scanned} = tl.associative_scan({text}, 1, combined)")
+        return scanned, env
+
+    def store(self, scanned: str, env: Env) -> None:
+        """The stores, with what came before."""
+        part, body = self.part, self.body
         body.line(f"{scanned} = combined(carry, {scanned})")
-        body.line(f"carry = {self.last(scanned, self.lanes, block)}")
-        every = frozenset([a.name for a in part.rows] + [name])
-        if part.dtype == bool_:
-            scanned = body.name(f"{scanned} != 0", every)
-        refs[RESULT] = Val(scanned, every, frozenset([ROWS, AXIS]))
+        every = frozenset((*(a.name for a in part.rows), part.axis.name))
+        result = scanned if part.dtype != bool_ else body.name(f"{scanned} != 0", every)
+        env.refs[RESULT] = Val(result, every, frozenset([ROWS, AXIS]))
         for store in part.stores:
             env.store(store)
+
+    def step(self, at: str, axes: tuple[str, ...]) -> None:
+        """Scan the block, and carry what it comes to."""
+        scanned, env = self.scan(at, axes)
+        self.store(scanned, env)
+        self.body.line(f"carry = {self.last(scanned, self.lanes, self.schedule.block)}")
