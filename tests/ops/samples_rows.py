@@ -39,9 +39,9 @@ def reductions() -> Iterator[Sample]:
     yield Sample("max", (Operand((4, 6)),), lambda x: x.amax(1), {"axes": (1,)}, special=True)
     yield Sample("min", (Operand((4, 6)),), lambda x: x.amin(1), {"axes": (1,)}, special=True)
     for dtype in (f32, f64, i64):
-        yield Sample(
-            "prod", (Operand((4, 3), dtype, nonzero),), lambda x: x.prod(0), {"axes": (0,)}
-        )
+        for axis in (0, 1):
+            call = lambda x, a=axis: x.prod(a)  # noqa: E731
+            yield Sample("prod", (Operand((4, 3), dtype, nonzero),), call, {"axes": (axis,)})
     for name in ("any", "all"):
         for shape in ((3, 4), (0, 4)):
             call = lambda x, name=name: getattr(x, name)(0)  # noqa: E731
