@@ -57,6 +57,9 @@ CASES = {
     "attention": lambda: samples.attention(
         [4], [4], dtype=bf16, heads=32, groups=8, size=128, page=16
     ),
+    "dense_attention": lambda: samples.dense_attention(
+        dtype=bf16, heads=8, groups=2, size=128, mask=(("t",), bf16)
+    ),
     "sample": lambda: samples.sample(128256),
 }
 

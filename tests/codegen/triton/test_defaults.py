@@ -5,7 +5,7 @@ import pytest
 from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.attention import MANY
 from tilewright.ir.target import TARGETS
-from tilewright.ir.types import bf16, f16, f32, f64, i8, i64
+from tilewright.ir.types import bf16, bool_, f16, f32, f64, i8, i64
 
 from . import samples
 from .contractions import product
@@ -77,6 +77,24 @@ def test_attention(runner, name, table):
             check(runner, make(*batch), schedule, 1e-5 if name == "float32" else 8e-3)
         done.add(schedule)
     assert len(done) > 1
+
+
+DENSE = {  # arguments of dense attention: whose keys come in wide tiles, narrow ones, and in f32
+    "one head a group": dict(heads=2, groups=2, size=128, dtype=bf16),
+    "several": dict(heads=8, groups=2, size=64, dtype=f16, mask=(("s", "t"), bool_)),
+    "large heads": dict(heads=2, groups=1, size=256, v_size=192, dtype=bf16, window=40),
+    "float32": dict(heads=2, groups=1, size=80, is_causal=False),
+}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda t: t.name)
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_attention(runner, name, table):
+    _, buckets = choices(samples.dense_attention(**DENSE[name]).kernel, table)
+    assert len(buckets) > 1
+    for lo, hi, schedule in buckets:
+        case = samples.dense_attention(hi or lo + 150, 230, **DENSE[name])
+        check(runner, case, schedule, 1e-5 if name == "float32" else 8e-3)
 
 
 ROWS = {

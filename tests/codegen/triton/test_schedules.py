@@ -10,7 +10,7 @@ import pytest
 from tilewright.codegen.cost import Way, compared, scaled
 from tilewright.codegen.lower import lower_group
 from tilewright.codegen.templates import choices
-from tilewright.codegen.templates.attention import MANY
+from tilewright.codegen.templates.attention import MANY, AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.ir.builder import Builder
 from tilewright.ir.target import REFERENCE, TARGETS
@@ -135,6 +135,16 @@ def test_few_sequences_share_out_the_keys_of_each():
     case = samples.attention([1], [9], heads=32, groups=8, size=128, page=16, dtype=bf16)
     splits = {lo: schedule.splits for lo, schedule in chosen(case.kernel).items()}
     assert splits == {0: 32, 4: 8, 16: 4, 32: 1, MANY: 1}
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(32, 32), (32, 8), (16, 1)])
+@pytest.mark.parametrize("size", [64, 128])
+def test_dense_attention_takes_tiles_of_128_rows(heads, groups, size):
+    kernel = samples.dense_attention(heads=heads, groups=groups, size=size, dtype=bf16).kernel
+    few, many = chosen(kernel).values()
+    group = heads // groups
+    assert many == AttentionSchedule(128 // group, 64, 1, 8, 3)
+    assert few.queries * group == 16
 
 
 def test_counts_of_programs_follow_the_cores():
