@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from tilewright import passes
 from tilewright.codegen.encodings import choose_encodings
 from tilewright.codegen.group import make_plan
-from tilewright.codegen.group.partition import traffic
 from tilewright.codegen.lower import lower_group
 from tilewright.codegen.templates import template_of
 from tilewright.ir.builder import Builder
@@ -135,9 +134,14 @@ def test_refusals_give_reasons_and_bytes():
 def test_traffic_counts_what_must_move():
     plan = planned(decoder(layers=1), dtype=bf16)
     t = plan.graph.inputs[0].shape[1]
+
+    def traffic(name):
+        low = lower_group(plan.graph, plan.groups[name], {})
+        return template_of(*plan.groups[name]).traffic(low.kernel)
+
     # a lookup reads the rows it needs: stored narrow, widened when written; and the ids
-    assert traffic(plan, "k0") == t * 32 * 2 + t * 32 * 4 + t * 8
-    assert traffic(plan, "k2") == t * 32 * 4 + 32 * 4 + 64 * 32 * 2 + t * 64 * 4
+    assert traffic("k0") == t * 32 * 2 + t * 32 * 4 + t * 8
+    assert traffic("k2") == t * 32 * 4 + 32 * 4 + 64 * 32 * 2 + t * 64 * 4
     assert [template_of(*nodes).name for nodes in list(plan.groups.values())[:5]] == [
         "pointwise", "pointwise", "contract", "pointwise", "attention",
     ]  # fmt: skip
