@@ -79,10 +79,10 @@ def _check_finished(pipeline: Sequence[Pass]) -> None:
 def require_tools(target: Target) -> None:
     """BuildError when what builds kernels for `target` is missing: now, and not after capturing."""
     if target.is_gpu:
-        from ..codegen.triton.compile import require_triton
+        from ..codegen.triton.binary import require_triton
 
         require_triton()
     else:
-        from ..codegen.cpp.compile import find_compiler
+        from ..codegen.cpp.binary import find_compiler
 
         find_compiler()

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tilewright
 from tilewright.cli.system import cpu_name
-from tilewright.runtime.prepared import Prepared
+from tilewright.runtime.fixed_run import FixedRun
 
 IS_GPU = torch.cuda.is_available()
 # batch, heads, KV heads, tokens, head size, dtype
@@ -79,7 +79,7 @@ def measure(case, rounds: int) -> dict:
         torch.randn(batch, tokens, n * size, dtype=dtype) for n in (heads, kv_heads, kv_heads)
     )
     executable = tilewright.compile(module, (q, k, v)).variants[0].executable
-    prepared = Prepared(executable, [tuple(x.shape) for x in (q, k, v)])
+    prepared = FixedRun(executable, [tuple(x.shape) for x in (q, k, v)])
     arrays = {n: as_array(x) for n, x in zip(executable.program.inputs, (q, k, v), strict=True)}
     prepared.run(arrays)
     executable.device.synchronize()

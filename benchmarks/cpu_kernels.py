@@ -18,7 +18,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from tilewright.codegen.cpp.compile import compile_library
+from tilewright.codegen.cpp.binary import compile_library
 from tilewright.codegen.cpp.emit import emit_kernel
 from tilewright.codegen.encodings import streamed
 from tilewright.codegen.loops import (
@@ -31,7 +31,7 @@ from tilewright.codegen.loops import (
     Ref,
     Store,
 )  # fmt: skip
-from tilewright.codegen.templates.attention import Attention, Pages, View
+from tilewright.codegen.templates.attention import Attention, Located, Pages
 from tilewright.ir.dim import symbol
 from tilewright.ir.target import cpu
 from tilewright.ir.types import TensorType, bf16, f32, i32
@@ -177,8 +177,8 @@ def attention_kernel(heads, kv_heads, size, page, dtype):
         Param(TensorType((seqs,), i32), False),
         Param(TensorType((t, heads, size), f32), True),
     )
-    pools = (View(n, 0, (kv_heads * page * size, page * size, size)) for n in (1, 2))
-    rows = (View(n, 0, (size, heads * size)) for n in (0, 6))
+    pools = (Located(n, 0, (kv_heads * page * size, page * size, size)) for n in (1, 2))
+    rows = (Located(n, 0, (size, heads * size)) for n in (0, 6))
     q, out = rows
     part = Attention(
         q, *pools, out, None, Pages(3, 4, 5, seqs, width, page), (), t, 0, heads, kv_heads, size,

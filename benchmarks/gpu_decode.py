@@ -30,7 +30,7 @@ from tilewright.passes.pipelines import language_model
 from tilewright.runtime.cuda import CudaDevice
 from tilewright.runtime.cuda_module import CudaPlan
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.prepared import Prepared
+from tilewright.runtime.fixed_run import FixedRun
 
 PAGE_SIZE = 16
 
@@ -130,10 +130,10 @@ def sampling(rows: int) -> dict:
     }
 
 
-def prepared(exe: Executable, batch: dict) -> Prepared:
+def prepared(exe: Executable, batch: dict) -> FixedRun:
     """The program at the sizes of `batch`, its launches captured."""
     shapes = [batch[name].shape for name in exe.program.inputs]
-    return Prepared(exe, shapes)
+    return FixedRun(exe, shapes)
 
 
 def launches_of(exe: Executable, batch: dict) -> int:

@@ -13,7 +13,7 @@ import torch
 
 from tilewright.codegen.loops import LoopKernel
 from tilewright.codegen.lower import lower_group
-from tilewright.codegen.triton.compile import compile_kernel
+from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
 from tilewright.ir import abi
 from tilewright.ir.builder import Builder

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import tilewright
-from tilewright.runtime.prepared import Prepared
+from tilewright.runtime.fixed_run import FixedRun
 
 LENGTHS = [1, 2, 3, 5, 8, 13, 17, 21, 34, 55, 64, 65, 89, 127, 128, 144, 200, 233, 333, 377, 500]
 MIXED = [1, 3, 17, 64, 65, 200, 333, 512]
@@ -127,7 +127,7 @@ def decode_speed(llm) -> dict:
     sequence.num_computed = 127
     batch = make_batch([Work(sequence, 1)], runner.page_size, samples=runner.samples)
     executable = llm.executable
-    step = Prepared(executable, [batch.arrays[n].shape for n in executable.program.inputs])
+    step = FixedRun(executable, [batch.arrays[n].shape for n in executable.program.inputs])
     times = []
     for _ in range(200):
         begin = time.perf_counter()

@@ -19,7 +19,7 @@ from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16
 from tilewright.runtime.cuda import CudaDevice
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.prepared import Prepared
+from tilewright.runtime.fixed_run import FixedRun
 
 LAYERS, WIDTHS, ROWS = 24, (768, 4096), (1, 8, 16, 64, 512, 4096)
 TARGET = get_target("sm_90")
@@ -66,7 +66,7 @@ def main(out: str) -> None:
                 x = np.ones((rows, width), ml_dtypes.bfloat16)
                 took = {}
                 for way, exe in ways.items():
-                    step = Prepared(exe, [x.shape])
+                    step = FixedRun(exe, [x.shape])
                     step.run({"x": x})
                     took[way] = lab.median_us(device, step._run, 30) / LAYERS
                 results[f"{norm} {width} x {rows}"] = took

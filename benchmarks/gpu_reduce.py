@@ -15,7 +15,7 @@ import torch
 from gpu_lab import Built, Sequence, median_us, relative_error
 
 from tilewright.codegen.templates import choices
-from tilewright.codegen.triton.compile import compile_kernel
+from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.builder import Builder
 from tilewright.ir.types import bf16, f32

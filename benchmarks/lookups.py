@@ -17,7 +17,7 @@ from torch import nn
 
 import tilewright
 from tilewright.cli.system import cpu_name
-from tilewright.runtime.prepared import Prepared
+from tilewright.runtime.fixed_run import FixedRun
 
 ROUNDS, REPLAYS = 9, 100
 
@@ -54,7 +54,7 @@ def microseconds(module: nn.Module, indices: list[torch.Tensor]) -> float:
     with torch.no_grad():
         assert torch.equal(compiled(*indices).cpu(), module(*indices))
     executable = compiled.variants[0].executable
-    prepared = Prepared(executable, [tuple(i.shape) for i in indices])
+    prepared = FixedRun(executable, [tuple(i.shape) for i in indices])
     names = executable.program.inputs
     prepared.run({name: i.numpy() for name, i in zip(names, indices, strict=True)})
     executable.device.synchronize()

@@ -96,7 +96,7 @@ def on_gpu(shapes, count, ours, eager) -> tuple[float, float, float]:
     """As `on_cpu`."""
     import gpu_lab as lab
 
-    from tilewright.codegen.triton.compile import compile_kernel
+    from tilewright.codegen.triton.binary import compile_kernel
     from tilewright.codegen.triton.emit import emit_kernel
     from tilewright.runtime.cuda import CudaDevice
 

@@ -62,7 +62,7 @@ def memory() -> tuple[int, int]:
 
 def compilers() -> tuple[CxxCompiler, ...]:
     """C++ compilers in the order they are tried; one that TILEWRIGHT_CXX names is the only one."""
-    from ..codegen.cpp.compile import split_command  # loads NumPy, which help texts do without
+    from ..codegen.cpp.binary import split_command  # loads NumPy, which help texts do without
 
     named = switches.get("cxx")
     found: dict[str, CxxCompiler] = {}

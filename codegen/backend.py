@@ -30,7 +30,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Launch:
+class GroupLaunch:
     """One launch of a group. A group may need several, in order, that share workspaces."""
 
     variants: tuple[Variant, ...]
@@ -39,17 +39,17 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Launches:
+class GroupLaunches:
     """How a group runs. Workspaces live only while it does."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[GroupLaunch, ...]
     workspaces: Mapping[str, TensorType]
 
 
 class Backend(Protocol):
     """Collects the kernels of one program."""
 
-    def launches(self, kernel: LoopKernel, key: str) -> Launches:
+    def launches(self, kernel: LoopKernel, key: str) -> GroupLaunches:
         """Emit `kernel` unless its key was seen, and say how it is launched."""
         ...
 

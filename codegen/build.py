@@ -14,10 +14,10 @@ from ..ir.ranges import Range, Ranges
 from ..ir.steps import LaunchStep, walk
 from ..ir.target import Target
 from .backend import Backend
+from .build_steps import StepMaker
 from .encodings import choose_encodings
 from .group import make_plan
 from .lower import Lowered
-from .steps import StepMaker
 from .updates import copy_kernel, written_back
 
 

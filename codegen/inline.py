@@ -27,7 +27,7 @@ from ..ir.index_map import (
     Index as At,
 )
 from ..ir.indexing import AxisFacts, broadcast_index
-from ..ir.program import Check as CheckFacts
+from ..ir.program import DataCheck
 from ..ir.ranges import Ranges
 from ..ir.scalar import DIVISIONS, PREDICATES, Scalar
 from ..ir.types import DType, bool_, f32, i32
@@ -50,7 +50,7 @@ class Inliner:
         self.params: list[Param] = []
         self.values: list[Value] = []  # the value behind each parameter
         self.ranges = ranges or Ranges(graph.facts)
-        self.checks: list[CheckFacts] = []
+        self.checks: list[DataCheck] = []
         self._checks: dict[tuple[Node, Value | None], int] = {}
         self.facts = AxisFacts(graph.symbols)  # and the declared axes
         self.indirect: dict[str, Element] = {}
@@ -171,7 +171,7 @@ class Inliner:
             return element
         number = self._checks.setdefault((node, operand), len(self.checks))
         if number == len(self.checks):
-            self.checks.append(CheckFacts(node.op.name, node.loc, wraps, size is None))
+            self.checks.append(DataCheck(node.op.name, node.loc, wraps, size is None))
         return Check(element, size, wraps, number, element.dtype)
 
     def _inside(self, node: Node, index: At) -> Element:

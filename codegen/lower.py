@@ -9,7 +9,7 @@ from ..ir.dim import symbol
 from ..ir.encoding import Encoding
 from ..ir.graph import Graph, Node, Value
 from ..ir.plan import results_of
-from ..ir.program import Check
+from ..ir.program import DataCheck
 from ..ir.ranges import Ranges
 from ..ir.types import TensorType, i64
 from .elements import kernel_symbols
@@ -27,7 +27,7 @@ class Lowered:
 
     kernel: LoopKernel
     values: tuple[Value | None, ...]
-    checks: tuple[Check, ...] = ()
+    checks: tuple[DataCheck, ...] = ()
 
 
 def lower_group(

@@ -7,7 +7,7 @@ no other place: so tokens, rows and shards are followed through a graph.
 from collections.abc import Sequence
 from typing import Any
 
-from .dim import Call, Dim, Expr, symbol, symbols_of
+from .dim import Dim, DimCall, Expr, symbol, symbols_of
 from .facts import Facts
 from .graph import Node, Value
 from .index_map import (
@@ -153,7 +153,7 @@ def _lies(at: Dim, size: Dim, shape: Shape, told: frozenset[int]) -> Along:
     if any(name.startswith("_g") for name in symbols_of(at)):
         return "it picks along"
     calls = isinstance(at, Expr) and any(
-        isinstance(atom, Call) for monomial, _ in at.terms for atom, _ in monomial
+        isinstance(atom, DimCall) for monomial, _ in at.terms for atom, _ in monomial
     )
     return "it merges" if calls else "it works along"
 

@@ -28,7 +28,7 @@ class Symbol:
 
 
 @dataclass(frozen=True)
-class Call:
+class DimCall:
     """floordiv, mod, min or max of two dims: an atom."""
 
     op: str
@@ -98,7 +98,7 @@ class Expr:
 
 
 Dim: TypeAlias = int | Expr
-Atom: TypeAlias = str | Call
+Atom: TypeAlias = str | DimCall
 Monomial: TypeAlias = tuple[tuple[Atom, int], ...]  # ((atom, power), ...), by the atom's text
 
 
@@ -134,14 +134,14 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         (monomial, coefficient), *others = rest
         if not others and coefficient == 1 and len(monomial) == 1:
             atom, power = monomial[0]  # (x // p) // q == x // (p*q)
-            if power == 1 and isinstance(atom, Call) and atom.op == "floordiv":
+            if power == 1 and isinstance(atom, DimCall) and atom.op == "floordiv":
                 if isinstance(atom.args[1], int):
                     return floordiv(atom.args[0], atom.args[1] * b)
     else:
         exact = divide_exactly(a, b)
         if exact is not None:
             return exact
-    return atom_dim(Call("floordiv", (a, b)))
+    return atom_dim(DimCall("floordiv", (a, b)))
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
@@ -159,10 +159,10 @@ def mod(a: Dim, b: Dim) -> Dim:
         rest = _from_terms([(m, c % b) for m, c in _terms(a) if c % b])
         if isinstance(rest, int):
             return rest % b
-        return atom_dim(Call("mod", (rest, b)))
+        return atom_dim(DimCall("mod", (rest, b)))
     if divide_exactly(a, b) is not None:
         return 0
-    return atom_dim(Call("mod", (a, b)))
+    return atom_dim(DimCall("mod", (a, b)))
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
@@ -306,7 +306,7 @@ def _extremum(op: str, a: Dim, b: Dim) -> Dim:
     leaves.sort(key=str)
     total = leaves[0]
     for leaf in leaves[1:]:
-        total = atom_dim(Call(op, (total, leaf)))
+        total = atom_dim(DimCall(op, (total, leaf)))
     return total
 
 
@@ -316,7 +316,7 @@ def _leaves(op: str, dim: Dim) -> tuple[Dim, ...]:
         monomial, coefficient = dim.terms[0]
         if coefficient == 1 and len(monomial) == 1:
             atom, power = monomial[0]
-            if power == 1 and isinstance(atom, Call) and atom.op == op:
+            if power == 1 and isinstance(atom, DimCall) and atom.op == op:
                 return tuple(leaf for arg in atom.args for leaf in _leaves(op, arg))
     return (dim,)
 
@@ -371,7 +371,7 @@ def _sum_text(dim: Expr) -> str:
     return ("-" if sign == "-" else "") + first + "".join(f" {s} {t}" for s, t in parts[1:])
 
 
-def _call_factor(call: Call, alone: bool) -> str:
+def _call_factor(call: DimCall, alone: bool) -> str:
     text = str(call)
     return text if call.op in ("min", "max") else f"({text})"
 

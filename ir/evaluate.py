@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .binding import ArgumentSpec, Binder
+from .binder import ArgumentSpec, Binder
 from .combine import run_combine
 from .dim import Dim, Expr, Symbol
 from .dim import evaluate as evaluate_dim

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import TypeAlias
 
-from .dim import Atom, Call, Dim, Expr, Monomial, Symbol, divide_exactly, evaluate, symbols_of
+from .dim import Atom, Dim, DimCall, Expr, Monomial, Symbol, divide_exactly, evaluate, symbols_of
 from .errors import DimError
 
 Bounds: TypeAlias = tuple[int | None, int | None]  # None is unbounded on that side
@@ -74,7 +74,7 @@ class Facts:
         return False
 
     def _bounds_of(
-        self, call: Call, factor: Dim, *, is_low: bool
+        self, call: DimCall, factor: Dim, *, is_low: bool
     ) -> Iterator[tuple[int, list[Dim]]]:
         """Ways (scale, dims): the least, or the largest, of the dims bounds scale * factor * call.
 
@@ -135,7 +135,7 @@ class Facts:
                 low, high = self._atom(atom)
                 if low is None or high is None:
                     return False
-                if isinstance(atom, Call) and not all(map(self.fits_32_bits, atom.args)):
+                if isinstance(atom, DimCall) and not all(map(self.fits_32_bits, atom.args)):
                     return False
                 size *= max(abs(low), abs(high)) ** power
             total += size
@@ -174,7 +174,7 @@ class Facts:
             return symbol.lo, symbol.hi
         return self._call(atom)
 
-    def _call(self, call: Call) -> Bounds:
+    def _call(self, call: DimCall) -> Bounds:
         (a_low, a_high), (b_low, b_high) = (self.bounds(arg) for arg in call.args)
         if call.op == "min":
             highs = [x for x in (a_high, b_high) if x is not None]

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from .dim import (
     CALLS,
     Atom,
-    Call,
     Dim,
+    DimCall,
     Expr,
     Symbol,
     atom_dim,
@@ -130,9 +130,9 @@ def simplified(dim: Dim, facts: Facts) -> Dim:
     return map_atoms(dim, decided) if _calls(dim) else dim
 
 
-def _calls(dim: Dim) -> list[Call]:
+def _calls(dim: Dim) -> list[DimCall]:
     terms = () if isinstance(dim, int) else dim.terms
-    return [atom for monomial, _ in terms for atom, _ in monomial if isinstance(atom, Call)]
+    return [atom for monomial, _ in terms for atom, _ in monomial if isinstance(atom, DimCall)]
 
 
 def ends(dim: Dim, extents: Mapping[str, Dim]) -> tuple[Dim, Dim] | None:

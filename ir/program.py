@@ -38,7 +38,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Check:
+class DataCheck:
     """Where a kernel looks at data that may be unfit: an index into an axis, or a divisor.
 
     Its kernel computes on with a fit number, and leaves a record from which the runtime makes the
@@ -87,7 +87,7 @@ class Program:
     blobs: Mapping[str, bytes]  # binary name -> content
     kv: KVLayout | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)  # facts for people: versions, report
-    checks: tuple[Check, ...] = ()
+    checks: tuple[DataCheck, ...] = ()
 
     @cached_property
     def only_launches(self) -> bool:

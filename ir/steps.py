@@ -122,7 +122,7 @@ class Copy(Step):
 
 
 @dataclass(frozen=True)
-class Call(Step):
+class FunctionCall(Step):
     """A function of arrays: it gets the inputs and returns an array for each output.
 
     What it returns must be of the outputs' dtypes and shapes. Symbols that it `binds` take the
@@ -148,12 +148,12 @@ class Call(Step):
 
 
 @dataclass(frozen=True)
-class HostCall(Call):
+class HostCall(FunctionCall):
     """A function that the process which runs the program has registered: an eager fallback."""
 
 
 @dataclass(frozen=True)
-class LibraryCall(Call):
+class LibraryCall(FunctionCall):
     """A routine of a library that the runtime comes with."""
 
 
@@ -213,7 +213,7 @@ class While(Step):
 
 
 @dataclass(frozen=True)
-class Scan(Step):
+class ScanLoop(Step):
     """`body` for each value of the symbol `index` from 0 to `count` - 1."""
 
     index: str
@@ -242,6 +242,6 @@ def late_symbols(steps: Iterable[Step]) -> frozenset[str]:
     found: set[str] = set()
     for step in walk(steps):
         found.update(step.binds)
-        if isinstance(step, Scan):
+        if isinstance(step, ScanLoop):
             found.add(step.index)
     return frozenset(found)

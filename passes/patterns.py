@@ -61,7 +61,7 @@ class Any_(Pattern):  # noqa: N801  `Any` is typing's
 
 
 @dataclass(frozen=True, eq=False)
-class Number(Pattern):
+class NumberPattern(Pattern):
     """A constant of any shape, through casts and views; binds its number."""
 
     name: str | None
@@ -76,9 +76,9 @@ class Number(Pattern):
             yield bound
 
 
-def number(name: str | None = None, value: float | int | bool | None = None) -> Number:
+def number(name: str | None = None, value: float | int | bool | None = None) -> NumberPattern:
     """A pattern for a constant: any (bound to `name`) or the given one."""
-    return Number(name, value)
+    return NumberPattern(name, value)
 
 
 def constant_of(value: Value) -> float | int | bool | None:

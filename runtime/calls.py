@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.binding import ArgumentSpec, Binder
+from ..ir.binder import ArgumentSpec, Binder
 from ..ir.errors import DimError, ShapeError
 from ..ir.host_functions import Function
 from ..ir.program import Buffer, Program
-from ..ir.steps import Call, Collective
+from ..ir.steps import Collective, FunctionCall
 from .communicator import Communicator
 
 
 def called(
-    step: Call,
+    step: FunctionCall,
     function: Function,
     arrays: Sequence[np.ndarray],
     outputs: Sequence[Buffer],
@@ -47,7 +47,7 @@ def called(
     return results
 
 
-def _arrays(step: Call, returned: Any, outputs: Sequence[Buffer]) -> list[np.ndarray]:
+def _arrays(step: FunctionCall, returned: Any, outputs: Sequence[Buffer]) -> list[np.ndarray]:
     results = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     if len(results) != len(outputs):
         raise ShapeError(

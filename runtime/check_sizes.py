@@ -11,7 +11,7 @@ import numpy as np
 from ..ir.dim import Dim
 from ..ir.errors import ArtifactError, listed
 from ..ir.program import ALIGNMENT, Program
-from ..ir.steps import Scan, Step, While
+from ..ir.steps import ScanLoop, Step, While
 
 MAX_BYTES = 1 << 62  # addresses and sizes are 64-bit integers with a sign
 
@@ -85,7 +85,7 @@ def _number(
         for name in (*step.reads, *step.writes):
             used[name] = used.get(name, (number, number))[0], number
         begin, number = number, number + 1
-        is_loop = isinstance(step, (While, Scan))
+        is_loop = isinstance(step, (While, ScanLoop))
         if is_loop:
             at = len(loops)
             loops.append((begin, begin))

@@ -11,7 +11,7 @@ from ..ir.steps import (
     Collective,
     Cond,
     LaunchStep,
-    Scan,
+    ScanLoop,
     Step,
     While,
     walk,
@@ -82,7 +82,7 @@ def _predicate(program: Program, step: Cond | While) -> Iterator[str]:
 def _late(program: Program) -> Iterator[str]:
     """What must be known when a run begins, and is not."""
     names = [name for step in walk(program.steps) for name in step.binds]
-    counters = [step.index for step in walk(program.steps) if isinstance(step, Scan)]
+    counters = [step.index for step in walk(program.steps) if isinstance(step, ScanLoop)]
     for name in dict.fromkeys(n for n in (*names, *counters) if (names + counters).count(n) > 1):
         yield f"dim {name} is bound by two steps"
     for name in counters:
@@ -151,7 +151,7 @@ def _ordered(
             if step.predicate not in written:
                 yield f"step {step.name} asks {step.predicate}, which its test does not write"
             yield from _ordered(program, step.body, set(written), inner, depth - 1)
-        elif isinstance(step, Scan):
+        elif isinstance(step, ScanLoop):
             yield from _ordered(program, step.body, written, unbound - {step.index}, depth - 1)
 
 

@@ -1,7 +1,8 @@
 """What the runtime asks of a device: memory, copies, compiled code, and launches.
 
-A program is bound to sizes by `runtime/binding.py`; the device then makes a `Plan` of the launches
-once and runs it many times. Everything a device is told to do happens in the order it was told.
+A program is bound to sizes by `runtime/binding.py`; the device then makes a `LaunchPlan` of the
+launches once and runs it many times. Everything a device is told to do happens in the order it was
+told.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +18,9 @@ from ..ir.program import Kernel, Program
 class Launch:
     """One launch with its sizes known.
 
-    `buffers` are indices into the addresses that `Plan.run` is given, in the order of the kernel's
-    arguments; `dims` the integers that follow them. Launches whose grid is empty are not made.
+    `buffers` are indices into the addresses that `LaunchPlan.run` is given, in the order of the
+    kernel's arguments; `dims` the integers that follow them. Launches whose grid is empty are not
+    made.
     """
 
     step: int  # index into the steps that were bound: Program.steps where all are launches
@@ -48,7 +50,7 @@ class Place:
     nbytes: int
 
 
-class Plan(Protocol):
+class LaunchPlan(Protocol):
     """Launches ready to be made. `addresses[i]` is where buffer i of the program lies."""
 
     def run(self, addresses: np.ndarray) -> None:
@@ -70,7 +72,7 @@ class Plan(Protocol):
 class Module(Protocol):
     """A program's code, loaded."""
 
-    def plan(self, launches: Sequence[Launch], num_buffers: int) -> Plan:
+    def plan(self, launches: Sequence[Launch], num_buffers: int) -> LaunchPlan:
         """Prepare `launches`, which run in this order."""
         ...
 

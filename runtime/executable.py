@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.binding import ArgumentSpec, Binder
+from ..ir.binder import ArgumentSpec, Binder
 from ..ir.errors import DeviceError, DimError, ShapeError
 from ..ir.fork_lock import ForkLock, tell_after_fork
 from ..ir.program import Buffer, Program
@@ -22,9 +22,9 @@ from .binding import Binding, Sizes
 from .check_program import check_program
 from .communicator import Communicator
 from .cpu import host_array
-from .device import Device, Launch, Memory, Plan
+from .device import Device, Launch, LaunchPlan, Memory
 from .dlpack import CPU, View, view_of
-from .faults import Faults
+from .fault_records import Faults
 from .interpreter import Interpreter, StepPlan
 from .place_weights import place_states, place_weights
 from .profile import Profile, of_launches, of_steps
@@ -40,7 +40,7 @@ class _Bound:
     """Launches for one set of shapes, and the addresses that they are run with."""
 
     binding: Binding
-    plan: Plan
+    plan: LaunchPlan
     addresses: np.ndarray  # uint64, one a buffer; inputs and outputs are patched at each call
     arena: Memory | None = None  # the arena that the addresses of temps point into
 

@@ -19,14 +19,14 @@ from ..ir.errors import ArtifactError
 from ..ir.host_functions import find_functions
 from ..ir.program import Buffer, Program
 from ..ir.steps import (
-    Call,
     Collective,
     Cond,
     Copy,
+    FunctionCall,
     HostCall,
     LaunchStep,
     LibraryCall,
-    Scan,
+    ScanLoop,
     Step,
     While,
     walk,
@@ -35,7 +35,7 @@ from ..ir.target import get_target
 from .binding import Dims, Launches
 from .calls import called, communicated
 from .communicator import Communicator, find_groups
-from .device import Device, Launch, Memory, Module, Place, Plan
+from .device import Device, Launch, LaunchPlan, Memory, Module, Place
 from .dlpack import CPU, View
 from .profile import StepProfile, of_launches
 from .routines import find_routines
@@ -102,7 +102,7 @@ class Interpreter:
         late = self._late(name for step in steps for name in step.writes)
         dims = self._dims([*launches.dims, *(d for b in late for d in b.type.shape)])
         launches.place(dims.place)
-        plans: OrderedDict[tuple[int, ...], tuple[tuple[Launch, ...], Plan]] = OrderedDict()
+        plans: OrderedDict[tuple[int, ...], tuple[tuple[Launch, ...], LaunchPlan]] = OrderedDict()
 
         def run(frame: Frame) -> None:
             key = tuple([frame.values[name] for name in dims.names])
@@ -150,7 +150,7 @@ class Interpreter:
 
         return self._timed(step, run)
 
-    def _call(self, step: Call) -> Run:
+    def _call(self, step: FunctionCall) -> Run:
         function = self._functions[type(step)][step.function]
         inputs, outputs = (
             [self._buffer(n) for n in names] for names in (step.inputs, step.outputs)
@@ -206,7 +206,7 @@ class Interpreter:
 
         return run
 
-    def _scan(self, step: Scan) -> Run:
+    def _scan(self, step: ScanLoop) -> Run:
         body, dims = self._compile(step.body), self._dims([step.count])
 
         def run(frame: Frame) -> None:
@@ -291,7 +291,7 @@ class Interpreter:
 
 
 class StepPlan:
-    """A program of any steps at the sizes known beforehand, in place of a device's Plan."""
+    """A program of any steps at the sizes known beforehand, in place of a device's LaunchPlan."""
 
     def __init__(self, run: Run, values: Mapping[str, int], outputs: Collection[int]):
         self._run, self._values, self._outputs = run, values, outputs
@@ -326,5 +326,5 @@ _KINDS: dict[type[Step], Callable[[Interpreter, Step], Run]] = {
     Collective: Interpreter._collective,  # type: ignore[dict-item]
     Cond: Interpreter._cond,  # type: ignore[dict-item]
     While: Interpreter._while,  # type: ignore[dict-item]
-    Scan: Interpreter._scan,  # type: ignore[dict-item]
+    ScanLoop: Interpreter._scan,  # type: ignore[dict-item]
 }

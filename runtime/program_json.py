@@ -10,7 +10,7 @@ from ..ir.dim_text import parse_dim
 from ..ir.encoding import Encoding
 from ..ir.errors import ArtifactError, TilewrightError
 from ..ir.layout import KVLayout
-from ..ir.program import Buffer, Check, Kernel, Program
+from ..ir.program import Buffer, DataCheck, Kernel, Program
 from ..ir.types import DTYPES, TensorType
 from .check_program import check_program
 from .step_json import read_step, step_to_json
@@ -119,12 +119,12 @@ def _program(data: Any, blobs: Mapping[str, bytes], source_of: Callable[[str], s
     )
 
 
-def _read_check(data: Any) -> Check:
+def _read_check(data: Any) -> DataCheck:
     flags = {name: data[name] for name in ("wraps", "is_divisor")}
     if any(type(flag) is not bool for flag in flags.values()):
         raise TypeError(f"a check has {flags}")
     loc = None if data["loc"] is None else _text(data["loc"])
-    return Check(_text(data["op"]), loc, **flags)
+    return DataCheck(_text(data["op"]), loc, **flags)
 
 
 class _Dims:

@@ -15,7 +15,7 @@ from ..ir.steps import (
     HostCall,
     LaunchStep,
     LibraryCall,
-    Scan,
+    ScanLoop,
     Step,
     While,
 )
@@ -29,7 +29,7 @@ KINDS: dict[str, type[Step]] = {
     "collective": Collective,
     "cond": Cond,
     "while": While,
-    "scan": Scan,
+    "scan": ScanLoop,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 

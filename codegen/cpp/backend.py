@@ -6,9 +6,9 @@ from ...ir.dim import symbol
 from ...ir.program import Kernel
 from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
-from ..backend import Launch, Launches, Variant
+from ..backend import GroupLaunch, GroupLaunches, Variant
 from ..loops import LoopKernel
-from .compile import compile_library
+from .binary import compile_library
 from .emit import emit_kernel
 
 LIBRARY = "kernels.so"
@@ -21,7 +21,7 @@ class CppBackend:
         self.target, self.progress = target, progress
         self.kernels: dict[str, Kernel] = {}  # by key
 
-    def launches(self, kernel: LoopKernel, key: str) -> Launches:
+    def launches(self, kernel: LoopKernel, key: str) -> GroupLaunches:
         """One launch with every parameter and the symbols the kernel reads."""
         if key not in self.kernels:
             name = f"{kernel.template}_{key[:12]}"
@@ -29,7 +29,7 @@ class CppBackend:
             self.kernels[key] = Kernel(name, "cpp", key, source, LIBRARY, kernel.template)
         params = tuple(range(len(kernel.params)))
         dims = tuple(symbol(name) for name in kernel.symbols)
-        return Launches((Launch((Variant(self.kernels[key].name, params, dims),)),), {})
+        return GroupLaunches((GroupLaunch((Variant(self.kernels[key].name, params, dims),)),), {})
 
     def finish(self) -> tuple[Mapping[str, Kernel], Mapping[str, bytes]]:
         """Compile the library."""

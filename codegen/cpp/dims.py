@@ -1,6 +1,6 @@
 """Dims as C++ expressions of 64-bit integers."""
 
-from ...ir.dim import Call, Dim
+from ...ir.dim import Dim, DimCall
 
 PREFIX = "v_"  # before every symbol's name, so that none is a word of C++
 
@@ -25,7 +25,7 @@ def _term(monomial, coefficient: int) -> str:
     return "*".join(factors)
 
 
-def _atom(atom: str | Call) -> str:
+def _atom(atom: str | DimCall) -> str:
     if isinstance(atom, str):
         return name(atom)
     function = {"floordiv": "tw_fdiv", "mod": "tw_fmod", "min": "tw_lesser", "max": "tw_greater"}

@@ -3,7 +3,7 @@
 from ...ir.dim import Dim, product
 from ...ir.types import bool_
 from ..loops import LoopKernel, Sample
-from ..templates.attention import Attention, View
+from ..templates.attention import Attention, Located
 from . import dims
 
 _KINDS = {"f32": "TwF32", "bf16": "TwBF16", "f16": "TwF16", "bool": "TwBool"}
@@ -36,7 +36,7 @@ def emit_attention(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
     ]
 
 
-def _views(part: Attention) -> dict[str, View]:
+def _views(part: Attention) -> dict[str, Located]:
     views = {"q": part.q, "k": part.k, "v": part.v, "out": part.out}
     return views if part.mask is None else views | {"mask": part.mask}
 

@@ -20,7 +20,7 @@ from ..templates.template import Template
 from .statistics import Statistics
 
 
-class Step(Template):
+class StepTemplate(Template):
     """A node that no kernel computes (a copy, a call, a branch): it reads whole buffers, alone."""
 
     name = "step"
@@ -31,7 +31,7 @@ class Step(Template):
         return node.operands[number]
 
 
-STEP = Step()
+STEP = StepTemplate()
 
 
 def kind_of(*nodes: Node) -> Template | None:

@@ -40,7 +40,7 @@ MANY = 1 << 30  # added to the select value of attention for steps that are not 
 
 
 @dataclass(frozen=True)
-class View:
+class Located:
     """A parameter as it lies: element [i, j, ...] at offset + i strides[0] + j strides[1] + ..."""
 
     param: int
@@ -69,11 +69,11 @@ class Attention(Part):
     a head lie side by side. With pages the batch is empty and queries are tokens of all sequences.
     """
 
-    q: View
-    k: View
-    v: View
-    out: View
-    mask: View | None
+    q: Located
+    k: Located
+    v: Located
+    out: Located
+    mask: Located | None
     pages: Pages | None
     batch: tuple[Dim, ...]
     queries: Dim  # S
@@ -281,37 +281,39 @@ def _heads_first(shape: Sequence[Dim]) -> tuple[Dim, ...]:
     return heads, tokens, size
 
 
-def _tokens_last(view: View) -> View:
+def _tokens_last(view: Located) -> Located:
     """Strides of (token, head) as those of (head, token)."""
-    return View(view.param, view.offset, view.strides[::-1])
+    return Located(view.param, view.offset, view.strides[::-1])
 
 
-def _pool(inliner: Inliner, pool: Value) -> View:
+def _pool(inliner: Inliner, pool: Value) -> Located:
     _, heads, slots, size = pool.shape
-    return View(inliner.param(pool), 0, (heads * slots * size, slots * size, size))
+    return Located(inliner.param(pool), 0, (heads * slots * size, slots * size, size))
 
 
-def _view(inliner: Inliner, node: Node, value: Value) -> View:
+def _view(inliner: Inliner, node: Node, value: Value) -> Located:
     """The operand as a strided view, without the stride of its last axis, which is 1."""
     view = _strided(inliner, node, value)
     if view.strides[-1] != 1 and value.shape[-1] != 1:
         raise _not_strided(node, value)
-    return View(view.param, view.offset, view.strides[:-1])
+    return Located(view.param, view.offset, view.strides[:-1])
 
 
 def _mask_view(
     inliner: Inliner, node: Node, mask: Value, q_shape: Sequence[Dim], keys: Dim
-) -> View:
+) -> Located:
     """The mask with a stride for every axis it broadcasts to: 0 where all elements are one."""
     view = _strided(inliner, node, mask)
     scores = (*q_shape[:-1], keys)
     missing = len(scores) - mask.type.rank
     shape = (*(1,) * missing, *mask.shape)
     strides = (*(0,) * missing, *view.strides)
-    return View(view.param, view.offset, tuple(0 if d == 1 else s for d, s in zip(shape, strides)))
+    return Located(
+        view.param, view.offset, tuple(0 if d == 1 else s for d, s in zip(shape, strides))
+    )
 
 
-def _strided(inliner: Inliner, node: Node, value: Value) -> View:
+def _strided(inliner: Inliner, node: Node, value: Value) -> Located:
     names = [f"_{node.operands.index(value)}_{i}" for i in range(value.type.rank)]
     load = inliner.element(value, tuple(inliner.axis(n, d) for n, d in zip(names, value.shape)))
     if not isinstance(load, Load):
@@ -322,10 +324,10 @@ def _strided(inliner: Inliner, node: Node, value: Value) -> View:
         if stride is None:
             raise _not_strided(node, value)
         base = base - symbol(name) * stride
-    return View(load.param, base, tuple(strides))
+    return Located(load.param, base, tuple(strides))
 
 
-def _stored(inliner: Inliner, output: Value) -> View:
+def _stored(inliner: Inliner, output: Value) -> Located:
     """Where rows of the result go: the output, or what it is a one-to-one view of."""
     result, views = trailing_views(inliner, output)
     names = [f"_o{i}" for i in range(result.type.rank)]
@@ -333,7 +335,7 @@ def _stored(inliner: Inliner, output: Value) -> View:
     offset = linearize(forward_index(inliner, views, result, index), output.shape)
     strides = tuple(coefficient_of(offset, name) for name in names)
     assert None not in strides, f"{output} is no strided view of {result}"
-    return View(inliner.param(output, is_written=True), 0, strides[:-1])
+    return Located(inliner.param(output, is_written=True), 0, strides[:-1])
 
 
 def _not_strided(node: Node, value: Value) -> UnsupportedOp:

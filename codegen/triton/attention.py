@@ -14,7 +14,7 @@ from ...ir.dim import Dim, ceildiv, product
 from ...ir.types import bool_, f32
 from ..elements import index_facts
 from ..loops import LoopKernel, feed_dtype
-from ..templates.attention import Attention, AttentionSchedule, View
+from ..templates.attention import Attention, AttentionSchedule, Located
 from ..templates.template import power_of_2
 from .body import Body, Context, Emitted, finish
 from .elements import Env
@@ -99,13 +99,13 @@ class _Emitter:
             if stride != 0
         ]
 
-    def row_offsets(self, view: View) -> str:
+    def row_offsets(self, view: Located) -> str:
         """From the view's first element of a batch to each row of the tile."""
         head_stride, token_stride = view.strides[self.num_batch : self.num_batch + 2]
         found = self.terms(("token64", token_stride), ("query_head", head_stride))
         return " + ".join(found or ["token64 * 0"])
 
-    def first(self, view: View, *more: tuple[str, Dim]) -> str:
+    def first(self, view: Located, *more: tuple[str, Dim]) -> str:
         """A pointer to the view's first element of this program's batch."""
         batch = [(f"batch{i}", stride) for i, stride in enumerate(view.strides[: self.num_batch])]
         at = [] if view.offset == 0 else [self.text(view.offset)]

@@ -22,7 +22,7 @@ from ..loops import (
 from ..templates.attention import Attention, AttentionSchedule
 from ..templates.reduce import ReduceSchedule
 from ..templates.template import Schedule, power_of_2
-from .rewrite import Piece
+from .split_kernels import Piece
 
 
 def attention_pieces(

@@ -9,11 +9,11 @@ from ...ir.program import Kernel
 from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
 from ...ir.types import TensorType
-from ..backend import Launch, Launches, Variant, printer_of
+from ..backend import GroupLaunch, GroupLaunches, Variant, printer_of
 from ..loops import LoopKernel
 from ..templates import choices
+from .binary import require_triton
 from .body import Emitted
-from .compile import require_triton
 from .emit import emit_kernel, workspace_types
 from .pool import compile_all
 from .printers import PRINTERS
@@ -40,16 +40,16 @@ class TritonBackend:
         require_triton()
         self.target = target
         self.progress = progress
-        self._planned: dict[str, Launches] = {}
+        self._planned: dict[str, GroupLaunches] = {}
         self._collected: dict[str, _Collected] = {}
 
-    def launches(self, kernel: LoopKernel, key: str) -> Launches:
+    def launches(self, kernel: LoopKernel, key: str) -> GroupLaunches:
         """Emit under each schedule of the default table; equal keys are emitted once."""
         if key not in self._planned:
             self._planned[key] = self._plan(kernel, key)
         return self._planned[key]
 
-    def _plan(self, kernel: LoopKernel, key: str) -> Launches:
+    def _plan(self, kernel: LoopKernel, key: str) -> GroupLaunches:
         select, buckets = choices(kernel, self.target)
         workspaces: dict[str, TensorType] = {}
         variants: dict[str, list[Variant]] = {}
@@ -70,11 +70,11 @@ class TritonBackend:
                     Variant(emitted.name, params, emitted.dims, emitted.grid, lo, hi, str(schedule))
                 )
         launches = [
-            Launch(tuple(self._covered(variants[place], buckets)), select, place)
+            GroupLaunch(tuple(self._covered(variants[place], buckets)), select, place)
             for place in _ORDER
             if place in variants
         ]
-        return Launches(tuple(launches), workspaces)
+        return GroupLaunches(tuple(launches), workspaces)
 
     def _collect(self, emitted: Emitted, template: str, key: str) -> Emitted:
         """The launch under a name that its content decides: equal ones are compiled once."""

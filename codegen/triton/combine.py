@@ -63,7 +63,7 @@ class Fold:
         return self.whole(self.acc, "")
 
 
-class Place(Fold):
+class PlaceFold(Fold):
     """Where the largest or smallest lies: the first index whose key is the largest."""
 
     def whole(self, tile: str, at: str) -> str:
@@ -144,7 +144,7 @@ def fold_of(body: Body, reduction: Reduction, shape: str, kernel: LoopKernel) ->
         word = None
     if word is None:
         return InOrder(body, reduction, shape, kernel)
-    return (Place if combine.picks_index else Fold)(body, reduction, shape, word)
+    return (PlaceFold if combine.picks_index else Fold)(body, reduction, shape, word)
 
 
 _LAST = """

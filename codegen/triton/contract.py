@@ -10,7 +10,7 @@ from ..templates.template import Schedule
 from .body import Context, Emitted
 from .dot import emit_dot
 from .gemv import emit_gemv
-from .rewrite import Piece, materialize, split_k
+from .split_kernels import Piece, materialize, split_k
 
 
 def contract_pieces(

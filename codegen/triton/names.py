@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import inf, isnan
 
-from ...ir.dim import Call, Dim
+from ...ir.dim import Dim, DimCall
 from ...ir.facts import Facts
 from ...ir.types import DType
 
@@ -69,7 +69,7 @@ def dim_text(dim: Dim, leaf: Leaf, facts: Facts, is_wide: bool) -> str:
     return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
 
 
-def _call(call: Call, leaf: Leaf, facts: Facts, is_wide: bool) -> str:
+def _call(call: DimCall, leaf: Leaf, facts: Facts, is_wide: bool) -> str:
     a, b = (dim_text(arg, leaf, facts, is_wide) for arg in call.args)
     if call.op in ("min", "max"):
         return f"tl.{call.op}imum({a}, {b})"

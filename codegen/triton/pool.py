@@ -11,8 +11,8 @@ from pathlib import Path
 from ...ir.errors import BuildError
 from ...ir.target import TARGETS, Target
 from ..scratch import scratch_folder
+from .binary import CompiledKernel, compile_kernel, failed
 from .body import Emitted
-from .compile import Compiled, compile_kernel, failed
 from .worker import request_of
 
 WORTH_A_PROCESS = 6  # kernels: fewer compile sooner here than a process starts
@@ -20,7 +20,7 @@ WORTH_A_PROCESS = 6  # kernels: fewer compile sooner here than a process starts
 
 def compile_all(
     launches: Sequence[Emitted], target: Target, done: Callable[[int], None] = lambda n: None
-) -> list[Compiled]:
+) -> list[CompiledKernel]:
     """Compile each launch; `done` hears how many are ready. Raises the first BuildError."""
     workers = min(_cores(), len(launches) // WORTH_A_PROCESS)
     if workers < 2 or TARGETS.get(target.name) != target:  # a worker knows targets by name
@@ -40,13 +40,13 @@ class _Pool:
         self, launches: Sequence[Emitted], target: Target, folder: Path, done: Callable[[int], None]
     ):
         self.launches, self.target, self.folder, self.done = launches, target, folder, done
-        self.results: list[Compiled | None] = [None] * len(launches)
+        self.results: list[CompiledKernel | None] = [None] * len(launches)
         self.error: BaseException | None = None
         self.lock = threading.Lock()
         self.waiting: Iterator[int] = iter(range(len(launches)))
         self.ready = 0
 
-    def run(self, workers: int) -> list[Compiled]:
+    def run(self, workers: int) -> list[CompiledKernel]:
         processes = [_start() for _ in range(workers)]
         threads = [threading.Thread(target=self.serve, args=(p,), daemon=True) for p in processes]
         try:
@@ -77,7 +77,7 @@ class _Pool:
         with self.lock:
             return None if self.error is not None else next(self.waiting, None)
 
-    def ask(self, process: subprocess.Popen[str], number: int) -> Compiled:
+    def ask(self, process: subprocess.Popen[str], number: int) -> CompiledKernel:
         emitted = self.launches[number]
         assert process.stdin is not None
         assert process.stdout is not None
@@ -98,7 +98,7 @@ class _Pool:
         said = json.loads(line)
         if "error" in said:
             raise failed(emitted, self.target, said["error"])
-        return Compiled(binary=(self.folder / str(number)).read_bytes(), **said["facts"])
+        return CompiledKernel(binary=(self.folder / str(number)).read_bytes(), **said["facts"])
 
 
 def _start() -> subprocess.Popen[str]:

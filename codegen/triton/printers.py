@@ -20,11 +20,11 @@ from .body import Context, Emitted
 from .contract import contract_pieces, emit_contract, overlaps
 from .pointwise import emit_pointwise
 from .reduce import emit_reduce, reduce_pieces
-from .rewrite import Piece
 from .sample import SampleJoin, SampleSplit, emit_sample, sample_pieces
 from .scan import emit_scan, scan_pieces
 from .scatter import emit_scatter, scatter_pieces
 from .sort import SortMerge, SortTile, emit_sort, sort_pieces
+from .split_kernels import Piece
 
 Pieces = tuple[Sequence[Piece], Sequence[Schedule]]  # the launches of a kernel, in order
 

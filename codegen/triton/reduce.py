@@ -13,7 +13,7 @@ from .combine import Fold, fold_of
 from .elements import AxisVar, Env, Val
 from .names import constant
 from .pointwise import split_index
-from .rewrite import Piece, split_rows
+from .split_kernels import Piece, split_rows
 
 ROWS, AXIS = 0, 1  # dims of the tile
 

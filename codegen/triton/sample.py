@@ -8,15 +8,15 @@ once a single logit is left between two of them. The first launch keeps the nois
 A logit that is NaN or infinite ranks above all, so that the second launch sees it and gives -1.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...ir.types import TensorType, i32
 from ..loops import LoopKernel, Param, Sample
-from ..templates.sample import SampleSchedule
+from ..templates.sample import SampleJoin, SampleSchedule, SampleSplit
 from ..templates.template import Schedule
 from .body import Body, Context, Emitted, finish
 from .elements import Env
-from .rewrite import Piece
+from .split_kernels import Piece
 
 DIGITS = (1, 2, 3)
 NO_NUMBER, NOTHING = 2**31 - 1, -(2**31) + 0x7FFFFF  # ranks: of NaN and infinity; of minus infinity
@@ -57,23 +57,6 @@ def gumbel(index, key):
 
 
 """
-
-
-@dataclass(frozen=True)
-class SampleSplit(Schedule):
-    """The launch that draws from pieces."""
-
-    piece: int
-    pieces: int
-
-
-@dataclass(frozen=True)
-class SampleJoin(Schedule):
-    """The launch that joins the pieces, or searches for the cut."""
-
-    pieces: int
-    block: int
-    num_warps: int
 
 
 def sample_pieces(

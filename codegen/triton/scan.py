@@ -18,7 +18,7 @@ from .combine import combine_function
 from .elements import AxisVar, Env, Val
 from .names import constant, value_type
 from .pointwise import split_index
-from .rewrite import Piece
+from .split_kernels import Piece
 
 ROWS, AXIS = 0, 1  # dims of the tile
 AT_ONCE = 1024  # totals of pieces that are combined at once

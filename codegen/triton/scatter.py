@@ -19,9 +19,9 @@ from .combine import combine_function
 from .elements import AxisVar, Env, Val
 from .names import value_type
 from .pointwise import split_index
-from .rewrite import Piece
 from .scan import carried
 from .sort import ordered_pieces
+from .split_kernels import Piece
 
 TARGET, INNER = frozenset([0]), frozenset([1])  # dims of the tile
 

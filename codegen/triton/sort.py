@@ -21,7 +21,7 @@ from .combine import order_key
 from .elements import AxisVar, Env
 from .names import value_type
 from .pointwise import split_index
-from .rewrite import Piece
+from .split_kernels import Piece
 
 ROOM = 1024  # elements that a program puts in order
 AT_ONCE = 16  # elements that each of a tile is compared with at once

@@ -12,8 +12,8 @@ from typing import Any
 
 from ...ir.errors import BuildError
 from ...ir.target import get_target
+from .binary import compile_kernel
 from .body import Emitted
-from .compile import compile_kernel
 
 
 def request_of(folder: str, target: str, number: int, emitted: Emitted) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir import layout
 from ..executable import Executable
-from ..prepared import Prepared, SharedMemory
+from ..fixed_run import FixedRun, SharedMemory
 from .batch import Batch, BatchSizes, make_batch, sizes_of
 from .scheduler import Work
 
@@ -67,7 +67,7 @@ class ProgramRunner:
         self._inputs = program.inputs
         self.samples = layout.TEMPERATURE in program.inputs
         self._captures = executable.device.kind != "cpu" if captures is None else captures
-        self._prepared: dict[BatchSizes, Prepared] = {}
+        self._prepared: dict[BatchSizes, FixedRun] = {}
         self._shared = SharedMemory(executable.device)
 
     def reserve(self, max_tokens: int, max_seqs: int, context_len: int) -> None:
@@ -97,7 +97,7 @@ class ProgramRunner:
         prepared = self._prepared.get(batch.sizes)
         if prepared is None:
             shapes = [batch.arrays[name].shape for name in self._inputs]
-            prepared = self._prepared[batch.sizes] = Prepared(self.executable, shapes, self._shared)
+            prepared = self._prepared[batch.sizes] = FixedRun(self.executable, shapes, self._shared)
         prepared.run(batch.arrays)
         return StepResult(batch, lambda: prepared.output(1), lambda: prepared.output(0))
 

@@ -155,7 +155,7 @@ def test_sigterm_while_compiling_leaves_no_scratch_folder(tmp_path):
     temporary.mkdir()
     code = (
         "from tilewright.cli.interruption import watched\n"
-        "from tilewright.codegen.cpp.compile import compile_library\n"
+        "from tilewright.codegen.cpp.binary import compile_library\n"
         "from tilewright.ir.target import cpu\n"
         "with watched():\n    compile_library([('k', 'int x;')], cpu())\n"
     )

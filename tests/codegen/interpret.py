@@ -23,7 +23,7 @@ from tilewright.codegen.loops import (
     Store,
 )
 from tilewright.codegen.templates import scatter
-from tilewright.codegen.templates.attention import Attention, View
+from tilewright.codegen.templates.attention import Attention, Located
 from tilewright.codegen.templates.scan import RESULT, Scan
 from tilewright.codegen.templates.scatter import Scatter
 from tilewright.codegen.templates.sort import Sort
@@ -221,7 +221,7 @@ class _Run:
             value = value.astype(reduction.running.numpy)
         return reduced(reduction.combine, value, (-1,), reduction.value.dtype)[0][..., None]
 
-    def places(self, view: View, *extents) -> np.ndarray:
+    def places(self, view: Located, *extents) -> np.ndarray:
         """Where the elements of a view are in its buffer; the last axis lies side by side."""
         shape = [int(self.index(d)) for d in extents]
         strides = [*(self.index(s) for s in view.strides), 1][: len(shape)]

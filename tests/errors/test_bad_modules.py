@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim
 
 import tilewright
-from tilewright.codegen.cpp import compile as cpp
+from tilewright.codegen.cpp import binary as cpp
 from tilewright.ir import switches
 from tilewright.ir.errors import TilewrightError
 

@@ -9,7 +9,7 @@ from torch._higher_order_ops.while_loop import while_loop
 import tilewright
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.errors import DimError, UnsupportedOp
-from tilewright.ir.steps import Cond, LibraryCall, Scan, While, walk
+from tilewright.ir.steps import Cond, LibraryCall, ScanLoop, While, walk
 
 BATCH = torch.export.Dim("batch", min=1, max=64)
 
@@ -118,7 +118,7 @@ def test_scan():
     example = (torch.randn(6), torch.randn(5, 6))
     dynamic = {"first": None, "xs": {0: torch.export.Dim("time", min=1, max=100)}}
     compiled = tilewright.compile(module, example, dynamic_shapes=dynamic, target="cpu")
-    assert Scan in kinds(compiled)
+    assert ScanLoop in kinds(compiled)
     for time in (1, 5, 100):
         compare(compiled, module, torch.randn(6), torch.randn(time, 6))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.ir.binding import ArgumentSpec, Binder
+from tilewright.ir.binder import ArgumentSpec, Binder
 from tilewright.ir.dim import Symbol, evaluate, symbol
 from tilewright.ir.errors import DimError
 

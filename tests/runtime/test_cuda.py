@@ -344,7 +344,7 @@ def test_an_index_out_of_range_is_an_error_and_not_a_crash(gpu):
     from tilewright.ir.types import i64
     from tilewright.passes.pipelines import dense
     from tilewright.runtime.executable import Executable
-    from tilewright.runtime.prepared import Prepared
+    from tilewright.runtime.fixed_run import FixedRun
 
     b = Builder("lookup")
     t = b.dim("t", 1, 64)
@@ -352,7 +352,7 @@ def test_an_index_out_of_range_is_an_error_and_not_a_crash(gpu):
     made = build(passes.run(b.graph([rows]), dense()).graph, get_target(gpu.target))
     exe = Executable(made, {}, gpu)
     x = np.arange(288, dtype=np.float32).reshape(9, 32)
-    prepared = Prepared(exe, [(9, 32), (3,)])
+    prepared = FixedRun(exe, [(9, 32), (3,)])
     for index in (9, -1, 2**40):
         with pytest.raises(IndexOutOfRange, match=f"index {index} .* size 9"):
             exe(x, np.array([0, index, 8]))

@@ -11,7 +11,7 @@ from tilewright.ir.switches import switches
 from tilewright.ir.target import cpu
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.prepared import Prepared
+from tilewright.runtime.fixed_run import FixedRun
 
 from . import test_executable
 from .test_executable import WEIGHTS, affine, compile_library, inputs
@@ -77,7 +77,7 @@ def test_profile(exe, rng):
 
 
 def test_prepared_runs_in_place(exe, rng):
-    prepared = Prepared(exe, [(2, 6), (4,)])
+    prepared = FixedRun(exe, [(2, 6), (4,)])
     for _ in range(2):
         x, h = inputs(rng, 2)
         exe.reset_states()

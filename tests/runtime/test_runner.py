@@ -16,7 +16,7 @@ from tilewright.runtime.engine.runner import (
 )
 from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.prepared import LEAST_SHARED, SharedMemory
+from tilewright.runtime.fixed_run import LEAST_SHARED, SharedMemory
 
 
 @pytest.fixture(scope="module")

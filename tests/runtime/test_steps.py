@@ -21,7 +21,7 @@ from tilewright.ir.steps import (
     HostCall,
     LaunchStep,
     LibraryCall,
-    Scan,
+    ScanLoop,
     While,
     late_symbols,
 )
@@ -29,7 +29,7 @@ from tilewright.ir.types import TensorType, bool_, f32, i64
 from tilewright.runtime.communicator import Single
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.prepared import Prepared
+from tilewright.runtime.fixed_run import FixedRun
 from tilewright.runtime.program_json import program_from_json, program_to_json
 
 SOURCE = r"""
@@ -149,7 +149,7 @@ def test_a_host_call_gets_and_returns_arrays(library, device):
     np.testing.assert_array_equal(exe(x)[0].numpy(), [2, 4, 6])
     np.testing.assert_array_equal(x, [1, 2, 3])
     assert seen[0].flags.writeable
-    prepared = Prepared(exe, [(2,)])
+    prepared = FixedRun(exe, [(2,)])
     prepared.run({"x": floats(5, 6)})
     np.testing.assert_array_equal(prepared.output(0), [10, 12])
 
@@ -213,7 +213,7 @@ def test_a_step_binds_a_size(library, rng, device):
     for use in (
         lambda: exe(x, out=[y, y]),
         lambda: exe.output_types([(100,)]),
-        lambda: Prepared(exe, [(100,)]),
+        lambda: FixedRun(exe, [(100,)]),
     ):
         with pytest.raises(DimError, match="only a run says how large y, y is"):
             use()
@@ -275,7 +275,7 @@ def scan_program(library):
         Copy("stack", "sum", "y", 8, target_offset=8 * I),
     )
     zero = Copy("begin", "zeros", "last", 8)
-    steps = [zero, Scan("loop", "i", N, body)]
+    steps = [zero, ScanLoop("loop", "i", N, body)]
     buffers["zeros"] = ((2,), f32, "input")
     return make(library, buffers, steps, inputs="zeros x", outputs="last y")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.codegen.cpp.compile import compile_library
+from tilewright.codegen.cpp.binary import compile_library
 from tilewright.codegen.cpp.emit import emit_kernel
 from tilewright.codegen.loops import LoopKernel
 from tilewright.ir import abi

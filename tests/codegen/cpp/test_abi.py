@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tilewright.codegen.cpp import compile as cpp_compile
+from tilewright.codegen.cpp import binary as cpp_compile
 from tilewright.ir import abi
 from tilewright.ir.encoding import PANEL
 from tilewright.ir.target import cpu

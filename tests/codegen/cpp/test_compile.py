@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.codegen.cpp.compile import compile_library, find_compiler, group_sources
+from tilewright.codegen.cpp.binary import compile_library, find_compiler, group_sources
 from tilewright.codegen.cpp.emit import emit_kernel
 from tilewright.codegen.loops import Axis, Load, LoopKernel, Param, Pointwise, Store
 from tilewright.ir import abi, switches
@@ -158,7 +158,7 @@ def test_a_file_is_compiled_once_a_process(tmp_path, monkeypatch):
     assert files == {*every, "k"}
     assert compiled("k", "x86-64-v2") == (set(), first)
     assert compiled("other", "x86-64-v2")[0] == {"table", "other"}
-    monkeypatch.setattr("tilewright.codegen.cpp.compile.MAX_OBJECTS", 4)
+    monkeypatch.setattr("tilewright.codegen.cpp.binary.MAX_OBJECTS", 4)
     assert compiled("k", "x86-64")[0] == {*every, "k"}
     assert compiled("k", "x86-64")[0] == set()
     assert compiled("k", "x86-64-v2")[0] == {*every, "k"}
@@ -203,7 +203,7 @@ def test_an_interrupt_leaves_nothing_behind(monkeypatch, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tilewright.codegen.cpp.compile._run_all", interrupted)
+    monkeypatch.setattr("tilewright.codegen.cpp.binary._run_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compile_library([("k", "")], cpu())
     assert list(tmp_path.iterdir()) == []

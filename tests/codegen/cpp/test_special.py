@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.loops import LoopKernel, Param, Sample
-from tilewright.codegen.templates.attention import Attention, Pages, View
+from tilewright.codegen.templates.attention import Attention, Located, Pages
 from tilewright.ir.dim import symbol
 from tilewright.ir.types import TensorType, bf16, f16, f32, i32, i64
 
@@ -25,10 +25,10 @@ def attention(H, G, D, W, dtype=f32, q_dtype=f32, **options) -> LoopKernel:
         Param(TensorType((B,), i32), False),
         Param(TensorType((T, H, Dv), q_dtype), True),
     )
-    k, v = (View(n, 0, (G * W * size, W * size, size)) for n, size in ((1, D), (2, Dv)))
+    k, v = (Located(n, 0, (G * W * size, W * size, size)) for n, size in ((1, D), (2, Dv)))
     part = Attention(
-        View(0, 0, (D, H * D)), k, v, View(6, 0, (Dv, H * Dv)), None, Pages(3, 4, 5, B, WIDTH, W),
-        (), T, 0, H, G, D, Dv, D**-0.5, True, options.get("window"), options.get("softcap"),
+        Located(0, 0, (D, H * D)), k, v, Located(6, 0, (Dv, H * Dv)), None,
+        Pages(3, 4, 5, B, WIDTH, W), (), T, 0, H, G, D, Dv, D**-0.5, True, options.get("window"), options.get("softcap"),
     )  # fmt: skip
     return LoopKernel(params, (part,), ("seqs", "t", "width"), "attention")
 

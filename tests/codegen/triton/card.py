@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tilewright.codegen.triton.compile import compile_kernel
+from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
 from tilewright.ir import abi
 from tilewright.ir.dim import evaluate

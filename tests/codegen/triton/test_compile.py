@@ -8,7 +8,7 @@ import pytest
 from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.attention import AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule
-from tilewright.codegen.triton.compile import compile_kernel
+from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.errors import BuildError
 from tilewright.ir.target import TARGETS

@@ -8,7 +8,7 @@ import torch
 from tilewright.api.compile_graph import compile_graph
 from tilewright.codegen.templates import choices
 from tilewright.codegen.triton import backend
-from tilewright.codegen.triton.compile import Compiled
+from tilewright.codegen.triton.binary import CompiledKernel
 from tilewright.codegen.triton.pool import compile_all
 from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.target import TARGETS
@@ -46,7 +46,7 @@ def test_models_build(target, monkeypatch):
 
     def collect(launches, target, done):
         found.update((e.name, e) for e in launches)
-        return [Compiled(b"", e.name, e.num_warps, 0, 0, 0) for e in launches]
+        return [CompiledKernel(b"", e.name, e.num_warps, 0, 0, 0) for e in launches]
 
     monkeypatch.setattr(backend, "choices", one_schedule)
     monkeypatch.setattr(backend, "compile_all", collect)

@@ -5,7 +5,7 @@ import pytest
 
 from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
-from tilewright.codegen.triton.compile import compile_kernel
+from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.builder import Builder
 from tilewright.ir.target import TARGETS, get_target

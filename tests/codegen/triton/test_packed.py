@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.templates import choices
-from tilewright.codegen.triton.compile import compile_kernel
+from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.target import TARGETS, get_target
 from tilewright.ir.types import f32, i2, i4, u2, u4

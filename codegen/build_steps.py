@@ -14,13 +14,13 @@ from ..ir.encoding import Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.plan import Plan, aligned
-from ..ir.program import Buffer, Check
+from ..ir.program import Buffer, DataCheck
 from ..ir.progress import Progress
 from ..ir.ranges import Ranges
-from ..ir.steps import Choice, Cond, Copy, HostCall, LaunchStep, LibraryCall, Scan, Step, While
+from ..ir.steps import Choice, Cond, Copy, HostCall, LaunchStep, LibraryCall, ScanLoop, Step, While
 from ..ir.target import Target
 from ..ir.types import TensorType, i64
-from .backend import Backend, Launch, Launches
+from .backend import Backend, GroupLaunch, GroupLaunches
 from .group import make_plan
 from .lower import Lowered, lower_group
 from .templates import template_with
@@ -37,7 +37,7 @@ class StepMaker:
         self.target, self.backend, self.progress = target, backend, progress
         self.buffers: dict[str, Buffer] = {}
         self.symbols: dict[str, Symbol] = dict(graph.symbols)
-        self.checks: list[Check] = []
+        self.checks: list[DataCheck] = []
         self.end: Dim = 0  # of the arena
         self.problems: list[str] = []  # groups that have no kernel
         self._late = graph.late_symbols
@@ -102,7 +102,7 @@ class StepMaker:
             filled |= used  # a workspace is written by the launch that is first given it
         return made
 
-    def _workspaces(self, group: str, planned: Launches, base: Dim) -> dict[str, Buffer]:
+    def _workspaces(self, group: str, planned: GroupLaunches, base: Dim) -> dict[str, Buffer]:
         """Workspaces lie after the arena, at one place for every group: one runs at a time."""
         spaces = {}
         for label, type in planned.workspaces.items():
@@ -165,7 +165,7 @@ class StepMaker:
             steps.append(_copy(value.type, source, names[result], name, target_offset=offset))
         steps += self._assign(inner.outputs[:carried], made[:carried], carries, name, end)
         count = node.attrs["count"]
-        return [*begin, Scan(name, index, count, (*before, *steps), loc=node.loc)]
+        return [*begin, ScanLoop(name, index, count, (*before, *steps), loc=node.loc)]
 
     def region(
         self,
@@ -281,7 +281,7 @@ def _loc(nodes: Sequence[Node]) -> str | None:
 
 def _launch(
     group: str,
-    launch: Launch,
+    launch: GroupLaunch,
     args: Sequence[str],
     spaces: dict[str, Buffer],
     new: set[str],  # those of the spaces that hold nothing yet

@@ -1,4 +1,4 @@
-"""Prepared: an executable at fixed sizes, with inputs and outputs of its own, to run many times.
+"""FixedRun: an executable at fixed sizes, with inputs and outputs of its own, to run many times.
 
 On a GPU all inputs travel in one copy and the launches are one replay of a captured graph.
 """
@@ -34,7 +34,7 @@ class SharedMemory:
         return self._memory
 
 
-class Prepared:
+class FixedRun:
     """Inputs and outputs stay where they are, so that addresses can be captured.
 
     Outputs are good until the next run of whatever shares `memory`.

@@ -12,7 +12,7 @@ from .body import Emitted
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledKernel:
     """A binary and what its launch needs."""
 
     binary: bytes
@@ -36,7 +36,7 @@ def require_triton() -> Any:
     return triton
 
 
-def compile_kernel(emitted: Emitted, target: Target) -> Compiled:
+def compile_kernel(emitted: Emitted, target: Target) -> CompiledKernel:
     """Compile one launch. BuildError carries Triton's words and the path of the source."""
     triton = require_triton()
     threads = emitted.num_warps * target.warp_size
@@ -65,7 +65,7 @@ def compile_kernel(emitted: Emitted, target: Target) -> Compiled:
     hidden = 2
     if "ptx" in compiled.asm:
         hidden = _count_parameters(compiled.asm["ptx"], metadata.name) - len(emitted.signature)
-    return Compiled(
+    return CompiledKernel(
         compiled.asm[target.binary],
         metadata.name,
         metadata.num_warps,
