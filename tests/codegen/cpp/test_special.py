@@ -28,7 +28,8 @@ def attention(H, G, D, W, dtype=f32, q_dtype=f32, **options) -> LoopKernel:
     k, v = (Located(n, 0, (G * W * size, W * size, size)) for n, size in ((1, D), (2, Dv)))
     part = Attention(
         Located(0, 0, (D, H * D)), k, v, Located(6, 0, (Dv, H * Dv)), None,
-        Pages(3, 4, 5, B, WIDTH, W), (), T, 0, H, G, D, Dv, D**-0.5, True, options.get("window"), options.get("softcap"),
+        Pages(3, 4, 5, B, WIDTH, W), (), T, 0, H, G, D, Dv, D**-0.5, True,
+        options.get("window"), options.get("softcap"),
     )  # fmt: skip
     return LoopKernel(params, (part,), ("seqs", "t", "width"), "attention")
 
