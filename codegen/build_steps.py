@@ -17,7 +17,18 @@ from ..ir.plan import Plan, aligned
 from ..ir.program import Buffer, DataCheck
 from ..ir.progress import Progress
 from ..ir.ranges import Ranges
-from ..ir.steps import Choice, Cond, Copy, HostCall, LaunchStep, LibraryCall, ScanLoop, Step, While
+from ..ir.steps import (
+    BindSize,
+    Choice,
+    Cond,
+    Copy,
+    HostCall,
+    LaunchStep,
+    LibraryCall,
+    ScanLoop,
+    Step,
+    While,
+)
 from ..ir.target import Target
 from ..ir.types import TensorType, i64
 from .backend import Backend, GroupLaunch, GroupLaunches
@@ -113,6 +124,10 @@ class StepMaker:
 
     def call(self, node: Node, names: Names, base: Dim, name: str) -> list[Step]:
         """A function of the host, or a routine of a library."""
+        if node.op.binds_value:
+            value, source, result = node.operands[0], names[node.operands[0]], node.results[0]
+            bind = BindSize(name, source, node.binds[0], loc=node.loc)
+            return [bind, _copy(value.type, source, names[result], name)]
         inputs = tuple(names[v] for v in node.operands)
         outputs = tuple(names[v] for v in node.results)
         kind = LibraryCall if node.op.routine else HostCall

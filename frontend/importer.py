@@ -200,6 +200,7 @@ class Importer:
         """Declare the sizes that only a run of `node` knows. -> the names of their dims."""
         names = tuple(map(self.table.declare_late, node.meta.get("unbacked_bindings") or ()))
         self.builder.symbols.update((name, self.table.symbols[name]) for name in names)
+        self.facts = self.table.facts
         return names
 
     def raise_missing(self) -> None:
@@ -218,8 +219,8 @@ class Importer:
         raise UnsupportedOp(
             f"{len(rows)} unsupported operation{'s' * (len(rows) > 1)} in {total} places",
             facts="\n".join(lines),
-            fix="replace them in the module by supported ones (docs/ops.md lists what there is); or"
-            " leave them to PyTorch: compile(..., options={'fallback': 'eager'})",
+            fix="replace them in the module by supported ones (docs/ops.md lists what there is)"
+            + ("" if all(row.reason for _, row in rows) else _EAGER),
         )
 
     # ---- one node --------------------------------------------------------------------------
@@ -237,7 +238,8 @@ class Importer:
                 facts=f"it is {node.meta['val']}",
                 fix="branch on it in Python, or compute it from tensors",
             )
-        if isinstance(node.meta.get("val"), torch.SymInt | int):
+        is_size = isinstance(node.meta.get("val"), torch.SymInt | int)
+        if is_size and not node.meta.get("unbacked_bindings"):
             return _number(self.table, node.meta["val"])
         if node.target is operator.getitem:
             container = env[node.all_input_nodes[0]]
@@ -332,6 +334,7 @@ class Importer:
         return POISON
 
 
+_EAGER = "; or leave unknown ones to PyTorch: compile(..., options={'fallback': 'eager'})"
 POISON = object()  # the value of an operation that could not be imported
 
 

@@ -63,8 +63,14 @@ class SymbolTable:
         assert self.env is not None, "a symbol has an environment"
         bounds = self.env.bound_sympy(symbol)
         hi = int(bounds.upper) if getattr(bounds.upper, "is_Integer", False) else None
+        if not (getattr(bounds.lower, "is_Integer", False) and bounds.lower >= 0):
+            raise DimError(
+                "a number that is read from a tensor may be negative",
+                facts=f"it is {symbol}, in [{bounds.lower}, {bounds.upper}]",
+                fix="where it is a size say so after item(): torch._check(n >= 0)",
+            )
         name = self.fresh(symbol.name)
-        self.declare(Symbol(name, max(int(bounds.lower), 0), hi))
+        self.declare(Symbol(name, int(bounds.lower), hi))
         self.bind(symbol.name, dims.symbol(name))
         self._cache.clear()
         return name
@@ -115,7 +121,7 @@ class SymbolTable:
                 raise UnsupportedModel(
                     "a size depends on the values of a tensor",
                     facts=f"the size {expr.name} is known only when the module runs",
-                    fix="keep item() and tolist() out of it; nonzero and boolean indexing may stay",
+                    fix="keep what it is computed by out of the module",
                 )
             return self._dims[expr.name]
         args = [self._convert(arg) for arg in expr.args]

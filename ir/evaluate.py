@@ -7,7 +7,7 @@ import numpy as np
 
 from .binder import ArgumentSpec, Binder
 from .combine import run_combine
-from .dim import Dim, Expr, Symbol
+from .dim import Dim, Expr, Symbol, symbol
 from .dim import evaluate as evaluate_dim
 from .errors import DivisionByZero, IndexOutOfRange, ShapeError
 from .faults import located
@@ -99,10 +99,14 @@ def evaluate_node(
             raise located(error, node.loc) from None
     raw = raw if isinstance(raw, tuple) else (raw,)
     if node.binds:
+        sizes = [np.shape(a) for a in raw]
         specs = [ArgumentSpec(node.op.name, r.shape) for r in node.results]
+        if node.op.binds_value:
+            sizes = [(int(raw[0]),)]
+            specs = [ArgumentSpec(node.op.name, (symbol(node.binds[0]),))]
         known = {name: value for name, value in values.items() if name not in node.binds}
         found = {name: symbols[name] for name in (*known, *node.binds)}
-        values.update(Binder(specs, found).bind([np.shape(a) for a in raw], known))
+        values.update(Binder(specs, found).bind(sizes, known))
     results = []
     for array, result in zip(raw, node.results, strict=True):
         shape = tuple(bind_attr(d, values) for d in result.shape)

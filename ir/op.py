@@ -77,6 +77,7 @@ class Op:
     inverse: Callable[..., tuple] | None = None
     axes: Callable[..., tuple] | None = None
     value_range: Callable[..., tuple] | None = None
+    binds_value: bool = False  # the dim that it binds is what it gives, not a size of that
     routine: str | None = None  # of a library, that a call of it runs
     state_operand: int | None = None  # which operand is consumed and returned, kind "state" only
 

@@ -158,6 +158,22 @@ class LibraryCall(FunctionCall):
 
 
 @dataclass(frozen=True)
+class BindSize(Step):
+    """The one integer (i64) in `source` becomes the value of a symbol; it must be in its range."""
+
+    source: str
+    symbol: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.source,)
+
+    @property
+    def binds(self) -> tuple[str, ...]:
+        return (self.symbol,)
+
+
+@dataclass(frozen=True)
 class Collective(Step):
     """One operation of all processes of a group; each calls it at the same place.
 

@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from ..ir.binder import ArgumentSpec, Binder
+from ..ir.dim import Symbol
+from ..ir.dim import symbol as make_symbol
 from ..ir.errors import DimError, ShapeError
 from ..ir.host_functions import Function
 from ..ir.program import Buffer, Program
-from ..ir.steps import Collective, FunctionCall
+from ..ir.steps import BindSize, Collective, FunctionCall
 from .communicator import Communicator
 
 
@@ -69,6 +71,20 @@ def _arrays(step: FunctionCall, returned: Any, outputs: Sequence[Buffer]) -> lis
             fix="return arrays of the declared types",
         )
     return results
+
+
+def checked_size(step: BindSize, symbol: Symbol, value: int) -> int:
+    """`value`, which is data, as the value of a symbol. DimError when it is not in its range."""
+    specs = [ArgumentSpec(step.source, (make_symbol(symbol.name),))]
+    try:
+        return Binder(specs, {symbol.name: symbol}).bind([(value,)])[symbol.name]
+    except DimError as error:
+        raise DimError(
+            "a size that was computed is outside its declared range",
+            where=step.loc or step.name,
+            facts=error.facts,
+            fix="give it data for which the size is in range",
+        ) from None
 
 
 def communicated(step: Collective, group: Communicator, array: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from ..ir.program import DIM, Program
 from ..ir.steps import (
     OPERATIONS,
     REDUCTIONS,
+    BindSize,
     Choice,
     Collective,
     Cond,
@@ -16,7 +17,7 @@ from ..ir.steps import (
     While,
     walk,
 )
-from ..ir.types import DTYPES, bool_
+from ..ir.types import DTYPES, bool_, i64
 
 MAX_DEPTH = 32  # of regions inside regions
 
@@ -30,6 +31,10 @@ def check_steps(program: Program) -> Iterator[str]:
             yield from _launch(program, step, missing)
         for name in missing:
             yield f"step {step.name} uses {name}, and there is no such buffer"
+        if isinstance(step, BindSize) and not missing:
+            type = program.buffers[step.source].type
+            if type.dtype is not i64 or type.numel != 1:
+                yield f"step {step.name} reads a size from {step.source}, which is {type}"
         if isinstance(step, (Cond, While)):
             yield from _predicate(program, step)
         if isinstance(step, Collective):

@@ -19,6 +19,7 @@ from ..ir.errors import ArtifactError
 from ..ir.host_functions import find_functions
 from ..ir.program import Buffer, Program
 from ..ir.steps import (
+    BindSize,
     Collective,
     Cond,
     Copy,
@@ -33,7 +34,7 @@ from ..ir.steps import (
 )
 from ..ir.target import get_target
 from .binding import Dims, Launches
-from .calls import called, communicated
+from .calls import called, checked_size, communicated
 from .communicator import Communicator, find_groups
 from .device import Device, Launch, LaunchPlan, Memory, Module, Place
 from .dlpack import CPU, View
@@ -163,6 +164,17 @@ class Interpreter:
             results = called(step, function, arrays, outputs, self.program, frame.values)
             for buffer, array in zip(outputs, results):
                 self._store(buffer, array, frame)
+
+        return self._timed(step, run)
+
+    def _bind(self, step: BindSize) -> Run:
+        symbol = self.program.symbols[step.symbol]
+
+        def run(frame: Frame) -> None:
+            number = np.zeros(1, np.int64)
+            address = int(frame.addresses[self._index[step.source]])
+            self.device.download(Place(address, 8), number)
+            frame.values[symbol.name] = checked_size(step, symbol, int(number[0]))
 
         return self._timed(step, run)
 
@@ -323,6 +335,7 @@ _KINDS: dict[type[Step], Callable[[Interpreter, Step], Run]] = {
     Copy: Interpreter._copy,  # type: ignore[dict-item]
     HostCall: Interpreter._call,  # type: ignore[dict-item]
     LibraryCall: Interpreter._call,  # type: ignore[dict-item]
+    BindSize: Interpreter._bind,  # type: ignore[dict-item]
     Collective: Interpreter._collective,  # type: ignore[dict-item]
     Cond: Interpreter._cond,  # type: ignore[dict-item]
     While: Interpreter._while,  # type: ignore[dict-item]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..ir.dim import Dim
 from ..ir.steps import (
+    BindSize,
     Choice,
     Collective,
     Cond,
@@ -26,6 +27,7 @@ KINDS: dict[str, type[Step]] = {
     "copy": Copy,
     "host call": HostCall,
     "library call": LibraryCall,
+    "bind": BindSize,
     "collective": Collective,
     "cond": Cond,
     "while": While,

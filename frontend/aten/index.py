@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from ...ir import types
 from ...ir.dim import Dim, product
 from ...ir.graph import Value
@@ -69,6 +71,16 @@ def _nonzero(call: Call, x: Value) -> Value:
     if x.type.numel == 0:
         return call.b.full(value=0, shape=(0, x.type.rank), dtype=types.i64)
     return call.b.nonzero(x, binds=call.importer.late_symbols(call.node))
+
+
+@handles("item.default", "_local_scalar_dense.default")
+def _item(call: Call, x: Value) -> Dim:
+    """The one integer in x, as a dim."""
+    if not isinstance(call.expected, torch.SymInt):
+        raise Declined(f"a number of {x.dtype}: compute with the tensor itself")
+    number = call.value(call.reshape(x, ()), types.i64)
+    call.b.read_dim(number, binds=call.importer.late_symbols(call.node))
+    return call.importer.table.dim(call.expected)
 
 
 @handles("nonzero_numpy.default")

@@ -135,6 +135,22 @@ def _(x, *, binds):
     return np.argwhere(x)
 
 
+@op(kind="call")
+def read_dim(x, *, binds: tuple[str, ...]):
+    """The one integer x as a dim, binds = [its name]: a size that is computed. -> x as i64[]."""
+    if len(binds) != 1 or x.dtype is not i64 or x.numel != 1:
+        raise TypeError(f"x is {x}, binds is {list(binds)}: must be one i64, and name one dim")
+    return TensorType((), i64)
+
+
+@read_dim.set_reference
+def _(x, *, binds):
+    return x.reshape(())
+
+
+read_dim.binds_value = True
+
+
 def _carried(carried: int, operands: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if not 0 < carried <= len(operands):
         raise TypeError(f"{carried} of {len(operands)} operands are carried")

@@ -9,7 +9,7 @@ from torch._higher_order_ops.while_loop import while_loop
 import tilewright
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.errors import DimError, UnsupportedOp
-from tilewright.ir.steps import Cond, LibraryCall, ScanLoop, While, walk
+from tilewright.ir.steps import BindSize, Cond, LibraryCall, ScanLoop, While, walk
 
 BATCH = torch.export.Dim("batch", min=1, max=64)
 
@@ -143,6 +143,38 @@ def test_what_is_not_supported_in_a_branch_is_in_the_table():
 
     with pytest.raises(UnsupportedOp, match=r"2 unsupported operations(.|\n)*aten.digamma"):
         import_module(Odd(), (torch.randn(3, 3),))
+
+
+class Counts(torch.nn.Module):
+    """A size that is the value of a tensor, used as a number too."""
+
+    def forward(self, x, counts):
+        count = counts.max().item()
+        torch._check(count >= 0)
+        torch._check(count <= 6)
+        return torch.arange(count) * 2, x * count, x[:count], torch.zeros(count, 2) + x[:2]
+
+
+def test_a_size_that_is_the_value_of_a_tensor():
+    module = Counts()
+    compiled = tilewright.compile(module, (torch.randn(6), torch.tensor([1, 3])), target="cpu")
+    assert BindSize in kinds(compiled)
+    for counts in ([1, 3], [0, 0], [6, 2]):
+        compare(compiled, module, torch.randn(6), torch.tensor(counts))
+    for counts, value in ([7, 0], 7), ([-1, -2], -1):
+        with pytest.raises(DimError, match=rf"is {value}, its range is \[0, 6\]"):
+            compiled(torch.randn(6), torch.tensor(counts))
+
+
+def test_a_number_that_may_be_no_size_is_refused():
+    class Scaled(torch.nn.Module):
+        def forward(self, x, by):
+            return x * by.item()
+
+    with pytest.raises(DimError, match=r"may be negative(.|\n)*torch._check\(n >= 0\)"):
+        import_module(Scaled(), (torch.randn(3), torch.tensor(2)))
+    with pytest.raises(UnsupportedOp, match="a number of f32: compute with the tensor itself"):
+        import_module(Scaled(), (torch.randn(3), torch.tensor(2.5)))
 
 
 def test_a_declared_bound_is_held():

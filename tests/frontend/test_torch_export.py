@@ -301,17 +301,6 @@ def test_control_flow_on_values_is_refused_with_the_line():
     assert "torch.where" in text
 
 
-def test_a_size_that_is_the_value_of_a_tensor_is_refused():
-    class Counted(nn.Module):
-        def forward(self, x):
-            count = x.sum().long().item()
-            torch._check(count >= 0)
-            return x.new_zeros(count)
-
-    with pytest.raises((UnsupportedModel, UnsupportedOp), match=r"depends on|local_scalar"):
-        import_module(Counted(), (torch.ones(4),))
-
-
 def test_complex_numbers_are_refused():
     class Complex(nn.Module):
         def forward(self, x):

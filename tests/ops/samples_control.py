@@ -1,5 +1,6 @@
 """Samples of regions, and of results whose sizes depend on data."""
 
+import numpy as np
 import torch
 
 from tilewright.ir.builder import Builder
@@ -91,6 +92,10 @@ def calls():
         yield Sample(
             "nonzero", (Operand(shape, dtype),), torch.nonzero, {"binds": (f"found{number}",)}
         )
+
+    for number, shape in enumerate([(), (1, 1)]):
+        size = Operand(shape, i64, lambda _, shape, __: np.full(shape, 3))
+        yield Sample("read_dim", (size,), lambda x: x.reshape(()), {"binds": (f"size{number}",)})
 
 
 def _flag(value: bool) -> Operand:

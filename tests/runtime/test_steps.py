@@ -14,6 +14,7 @@ from tilewright.ir.errors import ArtifactError, DeviceError, DimError, ShapeErro
 from tilewright.ir.host_functions import register_function
 from tilewright.ir.program import Buffer, Kernel, Program
 from tilewright.ir.steps import (
+    BindSize,
     Choice,
     Collective,
     Cond,
@@ -222,6 +223,33 @@ def test_a_step_binds_a_size(library, rng, device):
         executable(narrow, device)(x)
 
 
+def bind_program(library):
+    """y = x[:u] where u is what the kernel makes of `count`: count + 1."""
+    buffers = {
+        "x": ((N,), f32, "input"),
+        "count": ((), i64, "input"),
+        "more": ((), i64, 0),
+        "y": ((U,), f32, "output"),
+    }
+    steps = [
+        launch("ends", "count", "more", 1, writes="more"),
+        BindSize("size", "more", "u"),
+        Copy("take", "x", "y", 4 * U),
+    ]
+    return make(library, buffers, steps, inputs="x count")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_size_is_what_was_computed(library, device):
+    exe, x = executable(bind_program(library), device), floats(1, 2, 3, 4)
+    for count in (2, 0, 3):
+        np.testing.assert_array_equal(exe(x, np.array(count))[0].numpy(), x[: count + 1])
+    with pytest.raises(DimError, match=r"outside its declared range(.|\n)*is -4, its range is \[0"):
+        exe(x, np.array(-5))
+    with pytest.raises(ArtifactError, match="copies what is outside"):
+        exe(x, np.array(4))
+
+
 def cond_program(library):
     """y = x + x where p, else x."""
     buffers = {"p": ((), bool_, "input"), "x": ((N,), f32, "input"), "y": ((N,), f32, "output")}
@@ -329,6 +357,8 @@ def test_a_group_of_one(library):
         ),
         (scan_program, lambda s: [s[0], s[1], s[1]], "dim i is bound by two steps"),
         (scan_program, lambda s: [s[0], replace(s[1], index="k")], "counter k is not declared"),
+        (bind_program, lambda s: [*s[:1], *s[2:], s[1]], "needs dim u, which no step before it"),
+        (bind_program, lambda s: [*s[:1], replace(s[1], source="x"), s[2]], "reads a size from x"),
         (nonzero_program, lambda s: [s[1], s[0]], "needs dim u, which no step before it binds"),
         (nonzero_program, lambda s: [replace(s[0], bound=("v",))], "binds v, which is not decl"),
         (
