@@ -125,13 +125,17 @@ def _source(node: Node, axes: Axes, symbol: str) -> int | None:
 
 def _shared(node: Node, axes: Axes, symbol: str) -> None:
     """What no token went into is the same for all: nothing in it may tell how many there are."""
-    for operand, along in zip(node.operands, axes.of(node), strict=True):
-        for dim, reason in zip(operand.shape, along, strict=True):
-            if symbol in symbols_of(dim) and isinstance(reason, str):
+
+    def reaches(dim: Dim) -> bool:
+        return symbol in symbols_of(dim)
+
+    for number, operand in enumerate(node.operands):
+        for axis, dim in enumerate(operand.shape):
+            if reaches(dim) and isinstance(reason := axes.of(node)[number][axis], str):
                 raise Mixing(f"{reason} the token axis")
-    if node.op.index_map is not None:
-        if any(symbol in symbols_of(node.results[0].shape[i]) for i in axes.told_apart(node)):
-            raise Mixing(f"{TOLD} the token axis")
+    counted = [i for i, dim in enumerate(node.results[0].shape) if reaches(dim)]
+    if counted and node.op.index_map and axes.told_apart(node).intersection(counted):
+        raise Mixing(f"{TOLD} the token axis")
 
 
 def _attention(node: Node, places: list[int | None]) -> int | None:
