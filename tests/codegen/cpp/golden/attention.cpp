@@ -3,11 +3,16 @@
 
 struct attention_0_shape {
     typedef TwF32 Q;
-    typedef TwF32 KV;
+    typedef TwF32 K;
+    typedef TwF32 V;
     typedef TwF32 OUT;
+    typedef TwF32 MASK;
     static constexpr int64_t heads = 4, kv_heads = 2;
-    static constexpr int64_t head_dim = 8, page_size = 4;
+    static constexpr int64_t head_dim = 8, value_dim = 8;
+    static constexpr int64_t page_size = 4, batch_rank = 0;
     static constexpr int64_t window = 0;
+    static constexpr bool causal = true;
+    static constexpr int mask_kind = 0;
     static constexpr float scale = 0.3, softcap = 0.0;
 };
 
@@ -19,8 +24,14 @@ static TwAttention<attention_0_shape> attention_0_sizes(const int64_t* d) {
     s.tokens = v_t;
     s.sequences = v_seqs;
     s.width = v_width;
-    s.q_token_stride = 40;
-    s.q_head_stride = 8;
+    s.q.head = 8;
+    s.q.token = 40;
+    s.k.head = 32;
+    s.k.token = 8;
+    s.v.head = 32;
+    s.v.token = 8;
+    s.out.head = 8;
+    s.out.token = 32;
     return s;
 }
 
@@ -29,12 +40,13 @@ static void attention_0(TW_ARGS) {
     const int64_t v_seqs = d[0];
     const int64_t v_t = d[1];
     const int64_t v_width = d[2];
-    s.q = (const char*)p[0] + 8 * (int64_t)4;
-    s.kv = p[1];
-    s.out = p[5];
-    s.table = (const int32_t*)p[2];
-    s.starts = (const int32_t*)p[3];
-    s.context = (const int32_t*)p[4];
+    s.q.p = (const char*)p[3] + 8 * (int64_t)4;
+    s.k.p = (const char*)p[4] + 0 * (int64_t)4;
+    s.v.p = (const char*)p[5] + 0 * (int64_t)4;
+    s.out.p = (const char*)p[6] + 0 * (int64_t)4;
+    s.table = (const int32_t*)p[0];
+    s.starts = (const int32_t*)p[1];
+    s.context = (const int32_t*)p[2];
     tw_attention(s, team);
 }
 

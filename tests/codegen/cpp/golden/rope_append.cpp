@@ -8,6 +8,7 @@ static void rope_append_0(TW_ARGS) {
     float* const p3 = (float*)p[3];
     const int32_t* const p4 = (const int32_t*)p[4];
     float* const p5 = (float*)p[5];
+    float* const p6 = (float*)p[6];
     const int64_t v_t = d[0];
     const int64_t items = (2*v_t);
     const int64_t first = tw_cut(items, team->tid, team->nthreads);
@@ -54,6 +55,7 @@ static void rope_append_1(TW_ARGS) {
     float* const p3 = (float*)p[3];
     const int32_t* const p4 = (const int32_t*)p[4];
     float* const p5 = (float*)p[5];
+    float* const p6 = (float*)p[6];
     const int64_t v_t = d[0];
     const int64_t items = v_t;
     const int64_t first = tw_cut(items, team->tid, team->nthreads);
@@ -74,9 +76,9 @@ static void rope_append_1(TW_ARGS) {
                     const float x7 = p2[(8*v__i0 + v__i2)];
                     const float x8 = (x6 * x7);
                     const float x9 = (x4 + x8);
-                    p5[(32*tw_fdiv(v__g0, 4) + 8*v__g0 + v__i2)] = x9;
+                    p5[(8*v__g0 + v__i2)] = x9;
                     const float x10 = p0[(32*v__i0 + v__i2 + 24)];
-                    p5[(32*tw_fdiv(v__g0, 4) + 8*v__g0 + v__i2 + 32)] = x10;
+                    p6[(8*v__g0 + v__i2)] = x10;
                 }
             }
             {
@@ -90,9 +92,9 @@ static void rope_append_1(TW_ARGS) {
                     const float x15 = p2[(8*v__i0 + v__i2)];
                     const float x16 = (x14 * x15);
                     const float x17 = (x13 + x16);
-                    p5[(32*tw_fdiv(v__g0, 4) + 8*v__g0 + v__i2)] = x17;
+                    p5[(8*v__g0 + v__i2)] = x17;
                     const float x18 = p0[(32*v__i0 + v__i2 + 24)];
-                    p5[(32*tw_fdiv(v__g0, 4) + 8*v__g0 + v__i2 + 32)] = x18;
+                    p6[(8*v__g0 + v__i2)] = x18;
                 }
             }
         }
