@@ -15,7 +15,7 @@ from ..ir.steps import LaunchStep, walk
 from ..ir.target import Target
 from .backend import Backend
 from .build_steps import StepMaker
-from .encodings import choose_encodings
+from .encodings import choose_encodings, require_whole
 from .group import make_plan
 from .lower import Lowered
 from .updates import copy_kernel, written_back
@@ -35,6 +35,7 @@ def build(
     Groups that are the same but for the buffers they touch share one kernel, so identical layers
     cost one compilation.
     """
+    require_whole(graph)
     plan = make_plan(graph, target=target) if plan is None else plan
     graph = plan.graph
     encodings = choose_encodings(graph, target)

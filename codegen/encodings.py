@@ -2,6 +2,7 @@
 
 from ..ir.dim import Dim
 from ..ir.encoding import ROWS, Encoding
+from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.target import Target
 from ..ir.types import DType, bf16, f16, f32
@@ -25,6 +26,21 @@ def choose_encodings(graph: Graph, target: Target) -> dict[Value, Encoding]:
             if encoding != ROWS:
                 chosen[weight] = encoding
     return chosen
+
+
+def require_whole(graph: Graph) -> None:
+    """UnsupportedOp names all inputs, states and results whose elements share bytes."""
+    named = {v: f"input {v.name}" for v in graph.inputs}
+    named |= {v: f"state {v.name}" for v in graph.states}
+    named |= {v: f"result {number}" for number, v in enumerate(graph.outputs)}
+    packed = [f"{name} is {v.type}" for v, name in named.items() if v.dtype.is_packed]
+    if packed:
+        raise UnsupportedOp(
+            "only weights may have elements that share bytes",
+            where=graph.name,
+            facts="\n".join(packed),
+            fix="cast them to u8 or i8",
+        )
 
 
 def streamed(shape: tuple[Dim, ...], dtype: DType, target: Target) -> Encoding:

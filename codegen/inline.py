@@ -265,7 +265,7 @@ def cast(element: Element, source: DType, dtype: DType) -> Element:
     """Conversion from a value stored as `source`: nothing where its widened dtype is kept."""
     if dtype == source or (dtype == f32 and widened(source) == f32):
         return element
-    return Cast(element, dtype)
+    return _code(Cast(element, i32), dtype) if dtype.is_packed else Cast(element, dtype)
 
 
 def build_scalar(

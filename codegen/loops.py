@@ -114,6 +114,8 @@ Element = Const | Index | Load | Apply | Cast | Select | Check | Ref
 
 def widened(dtype: DType) -> DType:
     """The dtype in which elements stored as `dtype` are computed."""
+    if dtype.is_packed:
+        return i32
     return f32 if dtype.is_float and dtype.bits < 32 else dtype
 
 

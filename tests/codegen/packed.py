@@ -62,6 +62,18 @@ def symmetric(m: int, n: int, k: int) -> Packed:
     return Packed(b, [b.matmul(x, w, transpose_w=True)], inputs, weights)
 
 
+def moved(dtype: DType, n: int, k: int) -> Packed:
+    """A table padded, joined and turned, as i32: constants stand beside what is read."""
+    rng, b = np.random.default_rng(n), Builder()
+    w = b.weight("w", (n, k), dtype)
+    padded = b.pad(w, axis=1, before=1, after=2, value=1)
+    joined = b.concat(padded, b.full(shape=(2, k + 3), value=1, dtype=dtype), axis=0)
+    out = b.cast(b.reshape(joined, shape=(k + 3, n + 2)), dtype=i32)
+    some = b.add(out, b.input("x", (k + 3, n + 2), i32))  # or all of it is computed beforehand
+    x = rng.integers(0, 9, (k + 3, n + 2)).astype(np.int32)
+    return Packed(b, [some], {"x": x}, {"w": numbers(rng, dtype, (n, k))})
+
+
 def lookup(dtype: DType, n: int, k: int) -> Packed:
     """Rows of a table, as they are and turned, as float32."""
     rng, b = np.random.default_rng(n), Builder()

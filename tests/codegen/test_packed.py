@@ -16,7 +16,7 @@ from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.stored_program import StoredProgram
 
-from .packed import Packed, linear, lookup, numbers, symmetric
+from .packed import Packed, linear, lookup, moved, numbers, symmetric
 
 CASES = {
     "u4, zeros in u4": lambda: linear(u4, 3, 40, 96, 32, u4),
@@ -26,6 +26,8 @@ CASES = {
     "i2, groups of one": lambda: linear(i2, 2, 5, 3, 1, None),
     "i8": lambda: linear(i8, 3, 40, 64, 32, None),
     "written out": lambda: symmetric(3, 40, 70),
+    "moved u4": lambda: moved(u4, 5, 6),
+    "moved i2": lambda: moved(i2, 3, 8),
     "rows of u4": lambda: lookup(u4, 9, 7),
     "rows of i2": lambda: lookup(i2, 4, 5),
 }
@@ -117,14 +119,30 @@ def test_an_artifact_holds_the_packed_bytes(tmp_path):
 
 def test_what_shares_bytes_is_never_written():
     b = Builder()
-    narrow = b.cast(b.input("x", (4, 6), f32), dtype=u4)
-    graph = b.graph([narrow])
-    with pytest.raises(UnsupportedOp, match=r"u4 are read from weights(.|\n)*cast it to u8 or i8"):
+    w, x = b.weight("w", (4, 6), u4), b.input("x", (4, 6), i2)
+    narrow = b.cast(b.input("y", (4, 6), f32), dtype=i4)
+    s = b.state("s", (3,), u2)
+    b.updates = {"s": s}
+    graph = b.graph([w, b.cast(x, dtype=f32), narrow])
+    every = "input x is i2(.|\n)*state s is u2(.|\n)*result 0 is u4(.|\n)*result 2 is i4"
+    with pytest.raises(UnsupportedOp, match=f"only weights(.|\n)*{every}(.|\n)*to u8 or i8"):
         compile_graph(graph, {}, dense(), cpu())
     b = Builder()
-    graph = b.graph([b.cast(b.input("x", (4, 6), i2), dtype=f32)])
-    with pytest.raises(UnsupportedOp, match=r"i2 are read from weights(.|\n)*at x"):
-        compile_graph(graph, {}, dense(), cpu())
+    stored = b.cast(b.input("y", (4, 6), f32), dtype=u4)
+    sums = [b.sum(b.cast(stored, dtype=i32), axes=(axis,)) for axis in (0, 1)]
+    with pytest.raises(UnsupportedOp, match=r"u4 are read from weights(.|\n)*cast it to u8 or i8"):
+        compile_graph(b.graph(sums), {}, dense(), cpu())
+
+
+@pytest.mark.parametrize("dtype", [u4, i4, u2, i2], ids=str)
+def test_rounding_to_few_bits_inside_a_kernel(dtype):
+    b = Builder()
+    x = b.input("x", (300,), i32)
+    y = b.cast(b.cast(x, dtype=dtype), dtype=f32)
+    case = Packed(b, [y], {"x": np.arange(-150, 150, dtype=np.int32)}, {})
+    made = compiled(case)
+    (got,) = Executable(made.program, made.weights, CpuDevice())(*case.inputs.values())
+    np.testing.assert_array_equal(got.numpy(), case.wanted()[0])
 
 
 def test_groups_divide_rows():

@@ -9,7 +9,7 @@ from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.target import TARGETS, get_target
 from tilewright.ir.types import f32, i2, i4, u2, u4
 
-from ..packed import linear, lookup
+from ..packed import linear, lookup, moved
 from . import samples
 from .harness import check
 
@@ -37,9 +37,10 @@ def test_products(runner, name, m):
         check(runner, case, schedule, 1e-5)
 
 
+@pytest.mark.parametrize("make", [lookup, moved])
 @pytest.mark.parametrize("dtype", [u4, i2], ids=str)
-def test_rows_of_a_table(runner, dtype):
-    packed = lookup(dtype, 9, 7)
+def test_elements_of_a_table(runner, dtype, make):
+    packed = make(dtype, 9, 7)
     case = case_of(packed)
     stored = [at for at in case.written() if at != case.kernel.records]
     for at, want in zip(stored, packed.wanted(), strict=True):
