@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ...ir.dim import Dim, ceildiv, minimum, product, symbol
 from ...ir.errors import UnsupportedOp
+from ...ir.facts import Facts
 from ...ir.graph import Node, Value
 from ...ir.index_map import strided_sources
 from ...ir.indexing import coefficient_of, linearize
@@ -36,6 +37,7 @@ from .template import (
 # compiler more than twice as long (2^17: 5 s, 2^19: 45 s)
 PRODUCTS = 1 << 17
 SPLITS, PROGRAMS = (32, 8, 4), 1000  # of one token's keys; programs worth it on sm_90
+LONG = 1024  # keys that are worth a launch more
 MANY = 1 << 30  # added to the select value of attention for steps that are not pure decode
 
 
@@ -238,7 +240,8 @@ class AttentionTemplate(Template):
             keys = max(min(keys, PRODUCTS // (max(group, 16) * width)), 16)
             rows = min(rows, PRODUCTS // (keys * width))
         if part.pages is None:
-            table = _dense(group, keys, rows, stages, roomy and not wide)
+            splits = _dense_splits(part, facts, target)
+            table = _dense(group, keys, rows, stages, splits, roomy and not wide)
             return part.queries, clip(table, facts, part.queries)
         queries = max(rows // group, 1)
         table: list[Bucket] = []
@@ -262,7 +265,9 @@ class AttentionTemplate(Template):
         return select, [*table, (MANY, None, prefill)]
 
 
-def _dense(group: int, keys: int, rows: int, stages: int, is_fast: bool) -> list[Bucket]:
+def _dense(
+    group: int, keys: int, rows: int, stages: int, splits: int, is_fast: bool
+) -> list[Bucket]:
     """Few queries, where a matrix tile of 16 rows has room for all; then many.
 
     128 rows in 8 warps hold their sums in registers, where 4 warps spill (H200: 489 and 457
@@ -272,7 +277,19 @@ def _dense(group: int, keys: int, rows: int, stages: int, is_fast: bool) -> list
     many = AttentionSchedule(max(rows // group, 1), keys, 1, 4, stages)
     if is_fast:
         many = AttentionSchedule(max(128 // group, 1), 64, 1, 8, 3)
-    return [(0, few, AttentionSchedule(few, keys, 1, 4, stages)), (few + 1, None, many)]
+    return [(0, few, AttentionSchedule(few, keys, splits, 4, stages)), (few + 1, None, many)]
+
+
+def _dense_splits(part: Attention, facts: Facts, target: Target) -> int:
+    """Of the keys of few queries, where heads alone leave most of a device idle.
+
+    Partial results are as large as the number of queries, so that must be known.
+    """
+    low, (_, most) = facts.bounds(product(part.batch))[0] or 1, facts.bounds(part.keys)
+    if not isinstance(part.queries, int) or (most is not None and most < LONG):
+        return 1
+    programs = scaled(PROGRAMS, target)
+    return next((s for s in SPLITS if low * part.num_kv_heads * s <= programs), 1)
 
 
 def _heads_first(shape: Sequence[Dim]) -> tuple[Dim, ...]:

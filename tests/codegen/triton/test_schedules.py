@@ -147,6 +147,22 @@ def test_dense_attention_takes_tiles_of_128_rows(heads, groups, size):
     assert few.queries * group == 16
 
 
+def test_one_query_shares_out_its_keys():
+    def splits(queries, keys, batch, groups):
+        b = Builder()
+        q = b.input("q", (batch, 32, queries, 128), bf16)
+        k = b.input("k", (batch, groups, keys, 128), bf16)
+        graph = b.graph([b.attention(q, k, k, scale=0.1)])
+        found = chosen(lower_group(graph, graph.nodes, {}).kernel)
+        return [schedule.splits for schedule in found.values()]
+
+    assert splits(1, 4096, 1, 8) == [32]
+    assert splits(1, 4096, 8, 8) == [8]
+    assert splits(1, 4096, 64, 8) == [1]
+    assert splits(1, 512, 1, 8) == [1]
+    assert splits(4096, 4096, 1, 8) == [1]
+
+
 def test_counts_of_programs_follow_the_cores():
     """A product whose tiles fill an H200 leaves a device of three times the cores idle."""
     large = replace(REFERENCE, num_cores=3 * REFERENCE.num_cores)
