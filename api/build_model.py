@@ -98,8 +98,11 @@ def _language_model(artifact: Artifact, path: Path) -> Artifact:
         raise ArtifactError(
             "the artifact is no language model",
             where=str(path),
-            facts=f"it holds the program {artifact.program.name!r} alone",
-            fix="give one that `tilewright compile` made of a language model",
+            facts=f"it holds the program {artifact.program.name!r} alone"
+            if artifact.parameters is None
+            else f"it holds the module {artifact.facts.get('module')}",
+            fix="give one that `tilewright compile` made of a language model; a module is called:"
+            " tilewright.load(path)",
         )
     check_facts(artifact.facts, path)
     return artifact

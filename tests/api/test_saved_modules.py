@@ -142,6 +142,8 @@ def test_it_is_closed_and_never_copied(saved):
         module(*args, **kwargs)
     with pytest.raises(OptionError, match="without the option max_model_len"):
         tilewright.load(saved, max_model_len=3)
+    with pytest.raises(ArtifactError, match=r"no language model(.|\n)*module Scorer"):
+        tilewright.LLM(saved)
 
 
 def test_weights_are_stored_once(saved, tmp_path):
