@@ -194,12 +194,12 @@ class Fusion:
                 continue
             found = Statistics(groups, node)
             problem = found.problem()
-            if problem is not None:
+            if problem is None:
+                for free in found.nodes:
+                    groups.free(free)
+                self.findings.fire("prologue")
+            elif node.op.kind == "composite" or found.feeds_products:
                 self.refuse("prologue", problem, node.results[0])
-                continue
-            for free in found.nodes:
-                groups.free(free)
-            self.findings.fire("prologue")
 
     # ---- reductions take what surrounds them ----
 

@@ -47,6 +47,11 @@ class Statistics:
             if is_cheap and all(reader in self.nodes for reader in self.groups.readers(maker)):
                 self.nodes[maker] = None
 
+    @property
+    def feeds_products(self) -> bool:
+        """Whether a product, or what is like one, is among the readers."""
+        return any(self.groups.of[r].template.grows_over == "elements" for r in self.readers)
+
     def problem(self) -> str | None:
         """Why the statistics cannot be made again by each product that reads them."""
         groups = self.groups

@@ -64,9 +64,11 @@ class ContractTemplate(Template):
 
     def why_no_statistic(self, group: Group, node: Node) -> str | None:
         """Why a reduction or a norm is not of the rows of x."""
-        groups, x = group.groups, group.anchor.operands[0]
+        groups, anchor = group.groups, group.anchor
+        x, roles = anchor.operands[0], anchor.op.contraction(**anchor.attrs).x
+        k = x.type.rank + roles.index("k") - 2
         last = node.operands[0].type.rank - 1
-        if reduced_axes(groups.axes, node) != {last} or node.operands[0].shape[-1] != x.shape[-1]:
+        if reduced_axes(groups.axes, node) != {last} or node.operands[0].shape[-1] != x.shape[k]:
             return f"{node.op.name} is not over what the product sums over"
         if node.op.kind == "composite" and not (node.op.is_whole and is_cheap(node)):
             return EXPENSIVE
@@ -75,7 +77,7 @@ class ContractTemplate(Template):
             at = groups.axes.of(node)[0][axis] if size != 1 else None
             if isinstance(at, int):
                 at = groups.axes.through(between, node.results[0], at, x)
-            if isinstance(at, str) or at == x.type.rank - 1:
+            if isinstance(at, str) or at == k:
                 return f"{node.op.name} is not one value for all that the product sums over"
         return None
 

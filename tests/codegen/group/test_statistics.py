@@ -7,9 +7,11 @@ from tilewright.codegen.group import make_plan
 from tilewright.codegen.loops import Contract, Ref
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder
+from tilewright.ir.contraction import Contraction
 from tilewright.ir.errors import ShapeError
+from tilewright.ir.op import OPS, op
 from tilewright.ir.report import Report
-from tilewright.ir.types import bf16
+from tilewright.ir.types import TensorType, bf16
 
 K = 12
 
@@ -121,6 +123,36 @@ def test_what_is_not_part_of_a_product_says_why(name):
     assert any(reason in why for why in reasons), reasons
     for nodes in plan.groups.values():
         lower_group(plan.graph, nodes, {})
+
+
+def test_the_roles_of_the_contraction_say_which_axis_is_summed_over():
+    """x^T @ w sums over the rows of x, and over the columns of what x is turned from."""
+    try:
+
+        @op(kind="contract")
+        def product_of_columns(x, w):
+            """x^T @ w."""
+            return TensorType((x.shape[1], w.shape[1]), x.dtype)
+
+        product_of_columns.set_contraction(lambda: Contraction(x="km"))
+        b = Builder()
+        normed = b.rms_norm(b.input("x", (K, K)), row(b))
+        turned = b.transpose(
+            b.layer_norm(b.input("y", (K, K)), row(b, "h"), row(b, "c")), perm=(1, 0)
+        )
+        out = [
+            b.product_of_columns(x, b.weight(f"w{x.node.op.name}", (K, 5)))
+            for x in (normed, turned)
+        ]
+        plan = make_plan(b.graph(out))
+        shown = [[n.op.name for n in nodes] for nodes in plan.groups.values()]
+        assert shown == [
+            ["rms_norm"], ["product_of_columns"], ["layer_norm", "transpose", "product_of_columns"],
+        ]  # fmt: skip
+        (part,) = lower_group(plan.graph, plan.groups["k2"], {}).kernel.parts
+        assert len(part.phases) == 2
+    finally:
+        OPS.pop("product_of_columns", None)
 
 
 def test_a_norm_as_a_weight_is_stored():
