@@ -370,7 +370,8 @@ def place(node: fx.Node, strip: str = "") -> str:
     users: list[str] = []
     for text in (node.meta.get("stack_trace") or "").splitlines():
         parts = text.split('"')
-        if text.lstrip().startswith("File ") and len(parts) > 2:
+        # text in <> is the name of generated code: what torch makes of a branch or a loop's body
+        if text.lstrip().startswith("File ") and len(parts) > 2 and not parts[1].startswith("<"):
             line = f"{Path(parts[1]).name}:{parts[2].split('line ')[-1].split(',')[0]}"
             lines.append(line)
             if not Path(parts[1]).is_relative_to(_TORCH):
