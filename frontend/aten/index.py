@@ -70,7 +70,10 @@ def _nonzero(call: Call, x: Value) -> Value:
     """Where x is not zero; how many places that are, only a run knows, unless there are none."""
     if x.type.numel == 0:
         return call.b.full(value=0, shape=(0, x.type.rank), dtype=types.i64)
-    return call.b.nonzero(x, binds=call.importer.late_symbols(call.node))
+    names = call.importer.late_symbols(call.node)
+    if not names:
+        raise Declined("the module assumes how many places there are: compare sizes outside it")
+    return call.b.nonzero(x, binds=names)
 
 
 @handles("item.default", "_local_scalar_dense.default")

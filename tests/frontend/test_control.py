@@ -192,6 +192,15 @@ def test_faults_are_those_of_the_branch_that_runs():
     assert compiled(torch.tensor(True), x, at.clamp(max=3)).tolist() == [3, 4]
 
 
+def test_a_number_of_places_that_is_assumed_is_refused():
+    class Fits(torch.nn.Module):
+        def forward(self, x):
+            return torch.full((4,), 2.0) + x[x > -100]
+
+    with pytest.raises(UnsupportedOp, match="assumes how many places there are"):
+        import_module(Fits(), (torch.randn(4),))
+
+
 def test_a_declared_bound_is_held():
     class Bounded(torch.nn.Module):
         def forward(self, x):
