@@ -17,7 +17,6 @@ from .contract_plain import emit_plain
 from .elements import Scope, stored_type
 from .pointwise import decode
 from .reduce import buffers, combines, declare_states, sweep_row
-from .scalars import convert
 from .sweep import Sink, buffer_sink, store_sink, sweep
 
 _MICRO = {"bf16": "tw_micro_bf16", "f16": "tw_micro_f16", "f32": "tw_micro_f32"}
@@ -186,14 +185,12 @@ class _Tiled:
         scope.write("float* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;")
         sinks, adds = buffers(scope, k, "k0", "k1", part.stats, states)
         place = f"to[{dims.name(k)}]"
-        sinks.append(buffer_sink(place, part.x, lambda t, e: convert(t, e.dtype, f32)))
+        sinks.append(buffer_sink(place, part.x, f32))
         sweep(scope, k, "k0", "k1", sinks)
         for add in adds:
             scope.write(add)
-        body = scope.pop()
         head = "for (int64_t k0 = 0; k0 < K; k0 += TW_KB) {"
-        for line in (head, *("    " + x for x in body), "}"):
-            scope.write(line)
+        scope.close(head)
         for i, state in enumerate(states):
             scope.write(f"stat[{i} * mc + r] = (float){state}.get();")
         return [
@@ -240,7 +237,7 @@ class _Tiled:
         batch = frozenset(a.name for a in self.part.batch)
         scope.push(batch | {outer}, hoists=False)
         place = f"out[({dims.name(k)} - k0) * TW_PANEL + {dims.name(n)} - n0]"
-        sink = buffer_sink(place, w, lambda t, e: convert(t, e.dtype, f32))
+        sink = buffer_sink(place, w, f32)
         sweep(scope, inner, *bounds[inner], [sink])
         body = scope.pop()
         variable = dims.name(outer)

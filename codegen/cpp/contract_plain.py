@@ -35,20 +35,16 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
         scope.push(frozenset((n,)), hoists=False)
         scope.write(f"{type} total = 0;")
         scope.push(frozenset((k,)), hoists=False)
-        terms = [convert(scope.emit(e), scope.dtype_of(e), dtype) for e in (part.x, w)]
+        terms = [convert(scope.emit(e), e.dtype, dtype) for e in (part.x, w)]
         fused = f"tw_fma({terms[0]}, {terms[1]}, total)"
         scope.write(f"total = {fused if dtype.is_float else f'total + {terms[0]} * {terms[1]}'};")
-        body = scope.pop()
         variable = dims.name(k)
         head = f"for (int64_t {variable} = 0; {variable} < {extent}; ++{variable}) {{"
-        for line in (head, *("    " + x for x in body), "}"):
-            scope.write(line)
+        scope.close(head)
         scope.write(f"acc{i}[{dims.name(n)} - n0] = total;")
-        body = scope.pop()
         variable = dims.name(n)
         head = f"for (int64_t {variable} = n0; {variable} < n1; ++{variable}) {{"
-        for line in (head, *("    " + x for x in body), "}"):
-            scope.write(line)
+        scope.close(head)
     sweep(scope, n, "n0", "n1", [store_sink(s) for s in part.stores])
     return [
         *(line for phase in phases for line in combines(kernel, phase, name)),

@@ -84,6 +84,12 @@ class Scope:
         """Leave the innermost block; its lines."""
         return self.levels.pop().lines
 
+    def close(self, *head: str) -> None:
+        """Leave the innermost block: its lines, indented, behind `head` and up to a brace."""
+        lines = self.pop()
+        for line in (*head, *("    " + x for x in lines), "}"):
+            self.write(line)
+
     def write(self, line: str) -> None:
         """A line of the innermost block."""
         self.levels[-1].lines.append(line)
@@ -223,13 +229,7 @@ class Scope:
         type = self.kernel.params[store.param].type
         value = self.emit(store.value)
         at = self.offset(store.offset, store.indirect)
-        self.write(
-            f"p{store.param}[{at}] = {narrow(value, self.dtype_of(store.value), type.dtype)};"
-        )
-
-    def dtype_of(self, element: Element) -> DType:
-        """The dtype of an element's value."""
-        return self.decided(element).dtype
+        self.write(f"p{store.param}[{at}] = {narrow(value, store.value.dtype, type.dtype)};")
 
 
 def widen(text: str, dtype: DType) -> str:

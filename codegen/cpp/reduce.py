@@ -7,13 +7,11 @@ threads, the threads share out the chunks of each row instead: the same sums in 
 from collections.abc import Sequence
 
 from ...ir.dim import product
-from ...ir.types import DType
-from ..loops import Axis, Element, LoopKernel, Reduce, Reduction
+from ..loops import Axis, LoopKernel, Reduce, Reduction
 from . import dims
 from .combine import combine_struct
 from .elements import Scope, value_type
 from .pointwise import declarations, decode
-from .scalars import convert
 from .sweep import buffer_sink, store_sink, sweep
 
 # (function, identity, whether the index is wanted) -> the state for it; others fold one by one
@@ -123,10 +121,8 @@ class _Emitter:
         scope.push(hoists=False)
         for store in self.part.row_stores:
             sink_in_row(scope, store)
-        lines = scope.pop()
         head = "if (!wide || team->tid == 0) {" if self.chunked else "{"
-        for line in (head, *("    " + x for x in lines), "}"):
-            scope.write(line)
+        scope.close(head)
 
     def chunks(self, number: int, phase: Sequence[Reduction]) -> list[str]:
         """The states of a phase, merged over chunks; written for one thread and for all."""
@@ -188,9 +184,7 @@ def sink_in_row(scope: Scope, store) -> None:
     head = f"if ({scope.emit(store.guard)} >= 0) {{"
     scope.push(hoists=False)
     scope.store(store)
-    lines = scope.pop()
-    for line in (head, *("    " + x for x in lines), "}"):
-        scope.write(line)
+    scope.close(head)
 
 
 def combines(kernel: LoopKernel, reductions: Sequence[Reduction], name: str) -> list[str]:
@@ -259,10 +253,8 @@ def reduce_stretches(
     sweep(scope, axis, start, stop, sinks)
     for add in adds:
         scope.write(add)
-    body = scope.pop()
     head = f"for (int64_t {start} = {lo}; {start} < {hi}; {start} += TW_STRETCH) {{"
-    for line in (head, *("    " + x for x in body), "}"):
-        scope.write(line)
+    scope.close(head)
 
 
 def buffers(
@@ -275,13 +267,6 @@ def buffers(
         buffer = scope.fresh("buffer")
         scope.write(f"alignas(64) {value_type(kind)} {buffer}[TW_STRETCH];")
         place = f"{buffer}[{dims.name(axis)} - {start}]"
-        sinks.append(buffer_sink(place, reduction.value, _converter(scope, kind)))
+        sinks.append(buffer_sink(place, reduction.value, kind))
         adds.append(f"{state}.add({buffer}, {stop} - {start}, {start});")
     return sinks, adds
-
-
-def _converter(scope: Scope, kind: DType):
-    def fit(text: str, element: Element) -> str:
-        return convert(text, scope.dtype_of(element), kind)
-
-    return fit

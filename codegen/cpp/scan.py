@@ -6,14 +6,14 @@ side by side.
 """
 
 from ...ir.dim import product
-from ..loops import Element, LoopKernel
+from ..loops import LoopKernel
 from ..templates.scan import RESULT, Scan
 from . import dims
 from .combine import Combined, combined
 from .elements import Scope, value_type
 from .pointwise import declarations, decode
-from .scalars import constant, convert
-from .sweep import buffer_sink, store_sink, sweep
+from .scalars import constant
+from .sweep import Sink, buffer_sink, store_sink, sweep
 
 CHUNK = 4096  # elements that are scanned by themselves: decides bits, so not to be tuned lightly
 LANES = 128  # neighbouring rows that are scanned side by side
@@ -49,7 +49,7 @@ def _along(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
         f"const int64_t lo = item % chunks * {CHUNK};",
         f"const int64_t hi = tw_lesser(lo + {CHUNK}, {extent});",
     )
-    sweep(scope, part.axis.name, "lo", "hi", [_fill(scope, part, f"buffer[{axis} - lo]")])
+    sweep(scope, part.axis.name, "lo", "hi", [_fill(part, f"buffer[{axis} - lo]")])
     _write(
         scope,
         f"const {kind} total = {scan}<{by.struct}>(buffer, hi - lo, start);",
@@ -108,7 +108,7 @@ def _across(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
         "        block[i] = start;",
         "    }",
     )
-    sweep(scope, inner.name, "lo", "hi", [_fill(scope, part, f"value[{lane} - lo]")])
+    sweep(scope, inner.name, "lo", "hi", [_fill(part, f"value[{lane} - lo]")])
     _write(
         scope,
         "for (int64_t i = 0; i < hi - lo; ++i)",
@@ -142,11 +142,8 @@ def _sweep_stores(scope: Scope, part: Scan, axis: str, lo: str, hi: str, result:
     sweep(scope, axis, lo, hi, [store_sink(s) for s in part.stores])
 
 
-def _fill(scope: Scope, part: Scan, place: str):
-    def fit(text: str, element: Element) -> str:
-        return convert(text, scope.dtype_of(element), part.dtype)
-
-    return buffer_sink(place, part.value, fit)
+def _fill(part: Scan, place: str) -> Sink:
+    return buffer_sink(place, part.value, part.dtype)
 
 
 def scan_scratch(kernel: LoopKernel, part: Scan, name: str) -> list[str]:

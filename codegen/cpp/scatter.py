@@ -92,10 +92,8 @@ def _apply(kernel: LoopKernel, part: Scatter, by: Combined, own: int, name: str)
     body = _inner(scope, part, by, own, per_line)
     for line in body:
         scope.write(line)
-    loop = scope.pop()
     head = f"for (int64_t {source} = 0; {source} < {dims.text(part.source.extent)}; ++{source}) {{"
-    for line in (head, *("    " + x for x in loop), "}"):
-        scope.write(line)
+    scope.close(head)
     lines = [
         f"static void {name}(TW_ARGS) {{",
         *("    " + line for line in declarations(kernel)),
@@ -130,7 +128,7 @@ def _inner(scope: Scope, part: Scatter, by: Combined, own: int, per_line: bool) 
     scope.push(hoists=False)
     if per_line:
         _choose(scope, part, dims.name(part.target.name))
-    value = convert(scope.emit(part.value), scope.dtype_of(part.value), part.dtype)
+    value = convert(scope.emit(part.value), part.value.dtype, part.dtype)
     place = dims.text(row_major(part.axes))
     scope.write(f"{value_type(part.dtype)}* const to = p{own} + {place};")
     scope.write(f"*to = {by.struct}::combine(*to, {value});")

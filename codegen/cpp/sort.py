@@ -112,5 +112,5 @@ def _types(part: Sort) -> tuple[str, str]:
 
 def _keyed(scope: Scope, part: Sort, value: str) -> str:
     """The element as one of the types that have keys."""
-    dtype = scope.dtype_of(part.value)
+    dtype = part.value.dtype
     return value if dtype != bool_ and (dtype.is_float or dtype.bits >= 32) else f"(int32_t){value}"

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from ...ir.dim import Dim, floordiv, substitute, symbol, symbols_of
 from ...ir.indexing import coefficient_of
+from ...ir.types import DType
 from ..elements import children
 from ..loops import Element, Select, Store
 from . import dims
 from .elements import Scope
+from .scalars import convert
 
 MAX_CUTS = 4  # each doubles the code
 
@@ -32,11 +34,12 @@ def store_sink(store: Store) -> Sink:
     return Sink((store.value, *inner), lambda scope: scope.store(store), store.guard)
 
 
-def buffer_sink(place: str, element: Element, convert: Callable[[str, Element], str]) -> Sink:
-    """`place` = the element; `convert` makes its text fit the buffer's type."""
+def buffer_sink(place: str, element: Element, dtype: DType) -> Sink:
+    """`place`, of a buffer of `dtype`, = the element."""
 
     def write(scope: Scope) -> None:
-        scope.write(f"{place} = {convert(scope.emit(element), scope.decided(element))};")
+        value = convert(scope.emit(element), scope.decided(element).dtype, dtype)
+        scope.write(f"{place} = {value};")
 
     return Sink((element,), write)
 
@@ -67,9 +70,7 @@ class _Block:
         self.scope.push(hoists=False)
 
     def __exit__(self, *error):
-        lines = self.scope.pop()
-        for line in (f"{self.head} {{".lstrip(), *("    " + x for x in lines), "}"):
-            self.scope.write(line)
+        self.scope.close(f"{self.head} {{".lstrip())
 
 
 def _cut(
@@ -168,9 +169,7 @@ def _loop(scope: Scope, axis: str, lo: str, hi: str, sinks, guard: Element | Non
         scope.write(f"if ({scope.emit(guard)} < 0) continue;")
     for sink in sinks:
         sink.write(scope)
-    body = scope.pop()
     variable = dims.name(axis)
     simd = [] if guard is not None else ["#pragma omp simd"]
     head = f"for (int64_t {variable} = {lo}; {variable} < {hi}; ++{variable}) {{"
-    for line in (*simd, head, *("    " + x for x in body), "}"):
-        scope.write(line)
+    scope.close(*simd, head)

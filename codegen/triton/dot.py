@@ -164,7 +164,7 @@ class _Emitter:
             body.line(f"{acc} = tl.dot({operands}, {acc}{precision}{out})")
         for stat, reduction in zip(stats, part.stats):
             assert reduction.combine == SUM
-            value = x_env.whole(self.inside(x_env, x_env.value(reduction.value)))
+            value = x_env.whole(x_env.inside(self.part.k, x_env.value(reduction.value)))
             axis = 1 - self.m_dim
             body.line(f"{stat} += tl.sum({value}, axis={axis}, keep_dims=True)")
 
@@ -189,24 +189,15 @@ class _Emitter:
         if load is not None:
             raw = env.raw_load(load)
             if self.part.k.name not in raw.axes:  # its mask says nothing of k then
-                raw = self.inside(env, raw)
+                raw = env.inside(self.part.k, raw)
             stored = self.kernel.params[load.param].type.dtype
             value = env.to(raw, stored, self.feed)
         else:
-            value = env.to(self.inside(env, env.value(element)), element.dtype, self.feed)
+            value = env.to(env.inside(self.part.k, env.value(element)), element.dtype, self.feed)
         text = env.whole(value)
         if self.feed in FLOAT8_TYPES:  # bytes so far: see float8.py
             text = self.body.name(f"{text}.to({FLOAT8_TYPES[self.feed]}, bitcast=True)", value.axes)
         return text
-
-    def inside(self, env: Env, value: Val) -> Val:
-        """The value, 0 past the end of k: what a prologue makes of masked loads need not be 0."""
-        axis = env.axes[self.part.k.name]
-        if axis.mask is None:
-            return value
-        depends = value.axes | {self.part.k.name}
-        text = self.body.name(f"tl.where({axis.mask}, {value.text}, 0)", depends)
-        return Val(text, depends, value.dims | axis.dims)
 
     def epilogue(self, accs: list[str], stats: list[str]) -> None:
         part = self.part

@@ -206,6 +206,25 @@ class Env:
         dims = NOTHING.union(*(p.dims for p in parts))
         return Val(self.body.name(text, axes), axes, dims)
 
+    # ---- the ends of axes ----
+
+    def below(
+        self, index: str, extent: Dim, step: int | None = None, axes: frozenset[str] = NOTHING
+    ) -> str | None:
+        """The condition that an index is below the extent; None where tiles of `step` fill it."""
+        if step is not None and self.facts.proved_multiple(extent, step):
+            return None
+        return self.body.name(f"{index} < {self.dim(extent).text}", axes, "in")
+
+    def inside(self, along: Axis, value: Val) -> Val:
+        """The value, 0 past the end of an axis: what is made of masked loads need not be 0."""
+        axis = self.axes[along.name]
+        if axis.mask is None:
+            return value
+        depends = value.axes | {along.name}
+        text = self.body.name(f"tl.where({axis.mask}, {value.text}, 0)", depends)
+        return Val(text, depends, value.dims | axis.dims)
+
     # ---- dims ----
 
     def dim(self, dim: Dim, indirect: Mapping[str, Val] | None = None, prefix: str = "") -> Val:

@@ -8,6 +8,20 @@ are the same on all of them, and give what codegen/cpp/tw.h gives.
 FLOAT8 = """
 
 @triton.jit
+def to_float8(x, unit: tl.constexpr, unit_bits: tl.constexpr, bias: tl.constexpr,
+              shift: tl.constexpr, end: tl.constexpr, top: tl.constexpr):
+    # to nearest even, from the bits `end` on `top`; a NaN stays one
+    bits = x.to(tl.int32, bitcast=True)
+    sign, size = (bits >> 24) & 0x80, bits & 0x7FFFFFFF
+    # adding the unit makes the last place of the sum the step of subnormals
+    small = (tl.abs(x) + unit).to(tl.int32, bitcast=True) - unit_bits
+    normal = (size - bias + ((1 << (shift - 1)) - 1) + ((size >> shift) & 1)) >> shift
+    large = tl.where(size > 0x7F800000, 0x7F, top)
+    value = tl.where(size >= end, large, tl.where(size < bias + 0x800000, small, normal))
+    return (sign | value).to(tl.uint8)
+
+
+@triton.jit
 def from_f8e5m2(byte):
     # the high byte of a half
     return (byte.to(tl.int16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
@@ -15,15 +29,8 @@ def from_f8e5m2(byte):
 
 @triton.jit
 def to_f8e5m2(x):
-    # to nearest even; from half a step over 57344 on infinity; a NaN stays one
-    bits = x.to(tl.int32, bitcast=True)
-    sign, size = (bits >> 24) & 0x80, bits & 0x7FFFFFFF
-    # adding 128 makes the unit of the sum's last place 2^-16, the step of subnormals
-    small = (tl.abs(x) + 128.0).to(tl.int32, bitcast=True) - 0x43000000
-    normal = (size - 0x38000000 + 0xFFFFF + ((size >> 21) & 1)) >> 21
-    large = tl.where(size > 0x7F800000, 0x7F, 0x7C)
-    value = tl.where(size >= 0x47800000, large, tl.where(size < 0x38800000, small, normal))
-    return (sign | value).to(tl.uint8)
+    # steps of 2^-16; from half a step over 57344 on infinity
+    return to_float8(x, 128.0, 0x43000000, 0x38000000, 21, 0x47800000, 0x7C)
 
 
 @triton.jit
@@ -36,13 +43,6 @@ def from_f8e4m3(byte):
 
 @triton.jit
 def to_f8e4m3(x):
-    # to nearest even; over 448 it stays 448; a NaN stays one
-    bits = x.to(tl.int32, bitcast=True)
-    sign, size = (bits >> 24) & 0x80, bits & 0x7FFFFFFF
-    # adding 16384 makes the unit of the sum's last place 2^-9, the step of subnormals
-    small = (tl.abs(x) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
-    normal = (size - 0x3C000000 + 0x7FFFF + ((size >> 20) & 1)) >> 20
-    large = tl.where(size > 0x7F800000, 0x7F, 0x7E)
-    value = tl.where(size > 0x43E00000, large, tl.where(size < 0x3C800000, small, normal))
-    return (sign | value).to(tl.uint8)
+    # steps of 2^-9; over 448 it stays 448
+    return to_float8(x, 16384.0, 0x46800000, 0x3C000000, 20, 0x43E00001, 0x7E)
 """

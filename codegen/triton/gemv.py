@@ -189,7 +189,7 @@ class _Emitter:
     def accumulate(self, envs: list[Env], *, is_first: bool) -> None:
         sign = "=" if is_first else "+="
         for row, env in zip(self.rows, envs):
-            x = self.inside(env, env.value(self.part.x))
+            x = env.inside(self.part.k, env.value(self.part.x))
             for acc, w in zip(row.accs, self.part.ws):
                 factors = env.value(w), x
                 texts = [f.text + self.as_acc for f in factors]
@@ -197,7 +197,7 @@ class _Emitter:
                 self.body.line(f"{acc} {sign} {self.folded(products)}")
             for stat, reduction in zip(row.stats, self.part.stats):
                 assert reduction.combine == SUM
-                value = self.inside(env, env.value(reduction.value))
+                value = env.inside(self.part.k, env.value(reduction.value))
                 text = value.text
                 if not value.dims:
                     shape = f"[1, {self.schedule.bk}]"
@@ -215,15 +215,6 @@ class _Emitter:
     def as_acc(self) -> str:
         """Integers are widened before they are multiplied."""
         return "" if self.part.x_dtype.is_float else f".to({self.acc_type})"
-
-    def inside(self, env: Env, value: Val) -> Val:
-        """The value, 0 past the end of k: what a prologue makes of masked loads need not be 0."""
-        axis = env.axes[self.part.k.name]
-        if axis.mask is None:
-            return value
-        depends = value.axes | {self.part.k.name}
-        text = self.body.name(f"tl.where({axis.mask}, {value.text}, 0)", depends)
-        return Val(text, depends, value.dims | axis.dims)
 
     def epilogue(self, row: _Row) -> None:
         refs = {}

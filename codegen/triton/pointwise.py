@@ -80,17 +80,18 @@ def _part(kernel: LoopKernel, part: Pointwise, body: Body, tile: _Tile, at: str)
     facts = index_facts(kernel, ())
     if not facts.fits_32_bits(total + tile.width * (tile.rows or 1)):
         at = f"{at}.to(tl.int64)"
+    scalars = Env(body, kernel, (), {}, "", 0)
     if tile.rows is None:
         index = body.name(f"{at} * {tile.width} + tl.arange(0, {tile.width})", prefix="at")
-        mask = _mask(body, kernel, facts, total, index, tile.width)
+        mask = scalars.below(index, total, tile.width)
         axes = split_index(body, kernel, facts, tile.inner, index, frozenset([0]), mask)
         shape, rank = f"[{tile.width}]", 1
     else:
-        columns = Env(body, kernel, (), {}, "", 0).dim(tile.columns).text
+        columns = scalars.dim(tile.columns).text
         row = f"{at} // {columns} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]"
         column = f"{at} % {columns} * {tile.width} + tl.arange(0, {tile.width})[None, :]"
         row, column = body.name(row, prefix="row"), body.name(column, prefix="at")
-        mask = _mask(body, kernel, facts, product(a.extent for a in tile.outer), row, tile.rows)
+        mask = scalars.below(row, product(a.extent for a in tile.outer), tile.rows)
         axes = split_index(body, kernel, facts, tile.outer, row, frozenset([0]), mask)
         axes |= split_index(body, kernel, facts, tile.inner, column, frozenset([1]), None)
         shape, rank = f"[{tile.rows}, {tile.width}]", 2
@@ -99,15 +100,6 @@ def _part(kernel: LoopKernel, part: Pointwise, body: Body, tile: _Tile, at: str)
     env = Env(body, kernel, part.axes, axes, shape, rank)
     for store in part.stores:
         env.store(store)
-
-
-def _mask(
-    body: Body, kernel: LoopKernel, facts: Facts, extent: Dim, index: str, size: int
-) -> str | None:
-    """The condition that an index, of tiles of `size`, is below the extent."""
-    if facts.proved_multiple(extent, size):
-        return None
-    return body.name(f"{index} < {Env(body, kernel, (), {}, '', 0).dim(extent).text}", prefix="in")
 
 
 def split_index(

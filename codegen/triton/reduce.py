@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...ir.dim import Dim, ceildiv, product
+from ...ir.dim import ceildiv, product
 from ...ir.types import DType
 from ..elements import index_facts
 from ..loops import LoopKernel, Reduce, Reduction
@@ -89,7 +89,7 @@ class _Emitter:
         else:
             self.row = self.body.name(f"{start} + tl.arange(0, {rows})[:, None]", prefix="row")
             row_dims = frozenset([ROWS])
-            mask = self._below(self.row, total, rows)
+            mask = self.scalars.below(self.row, total, rows)
         self.rows = split_index(
             self.body, self.kernel, self.facts, self.part.rows, self.row, row_dims, mask
         )
@@ -99,7 +99,8 @@ class _Emitter:
         if self.schedule.is_persistent:
             # one tile there always is, also over nothing
             is_full = self.facts.proved_eq(self.part.axis.extent, block)
-            tile = self.tile(lanes, None if is_full else self._inside(lanes, self.part.axis.extent))
+            mask = None if is_full else self.scalars.below(lanes, self.part.axis.extent)
+            tile = self.tile(lanes, mask)
             for phase in self.part.phases:
                 for reduction in phase:
                     self.whole(reduction, tile)
@@ -135,20 +136,8 @@ class _Emitter:
         """Elements of the current step of `loop`."""
         name = frozenset([self.part.axis.name])
         index = self.body.name(f"at + {lanes}", name, "col")
-        return self.tile(
-            index, self._below(index, self.part.axis.extent, self.schedule.block, name)
-        )
-
-    def _below(
-        self, index: str, extent: Dim, step: int, axes: frozenset[str] = frozenset()
-    ) -> str | None:
-        """The mask of tiles of `step` that are as many as the extent takes: none over nothing."""
-        if self.facts.proved_multiple(extent, step):
-            return None
-        return self._inside(index, extent, axes)
-
-    def _inside(self, index: str, extent: Dim, axes: frozenset[str] = frozenset()) -> str:
-        return self.body.name(f"{index} < {self.scalars.dim(extent).text}", axes, "in")
+        extent, block = self.part.axis.extent, self.schedule.block
+        return self.tile(index, self.scalars.below(index, extent, block, name))
 
     # ---- reductions ----
 

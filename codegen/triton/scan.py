@@ -83,9 +83,7 @@ class _Emitter:
         program = "tl.program_id(0)" if piece is None else "tl.program_id(1)"
         self.row = body.name(f"{program} * {rows} + tl.arange(0, {rows})[:, None]", prefix="row")
         total = product(a.extent for a in part.rows)
-        self.row_mask = None
-        if not self.facts.proved_multiple(total, rows):
-            self.row_mask = body.name(f"{self.row} < {self.scalars.dim(total).text}", prefix="in")
+        self.row_mask = self.scalars.below(self.row, total, rows)
         self.rows = split_index(
             body, self.kernel, self.facts, part.rows, self.row, frozenset([ROWS]), self.row_mask
         )

@@ -121,20 +121,14 @@ class _Emitter:
         column = body.name(f"pid % {columns} * {width} + tl.arange(0, {width})[None, :]")
         row = body.name(f"pid // {columns} % {tiles} * {rows} + tl.arange(0, {rows})[:, None]")
         before = body.name(f"pid // ({columns} * {tiles})")
-        within = self.below(column, product(a.extent for a in part.inner), width)
-        self.target = AxisVar(row, TARGET, self.below(row, part.target.extent, rows))
+        within = self.scalars.below(column, product(a.extent for a in part.inner), width)
+        self.target = AxisVar(row, TARGET, self.scalars.below(row, part.target.extent, rows))
         known = body, self.kernel, self.facts
         self.lines_at = split_index(*known, part.outer, before, frozenset(), None)
         self.lines_at |= split_index(*known, part.inner, column, INNER, within)
         every = frozenset(a.name for a in part.axes)
         result = "acc" if part.dtype != bool_ else "(acc != 0)"
         self.refs = {RESULT: Val(result, every, TARGET | INNER)}
-
-    def below(self, index: str, extent: Dim, size: int) -> str | None:
-        """The condition that an index, of tiles of `size`, is below the extent."""
-        if self.facts.proved_multiple(extent, size):
-            return None
-        return self.body.name(f"{index} < {self.scalars.dim(extent).text}", prefix="in")
 
     def update(self, env: Env) -> None:
         """Combine the update with the places of the tile that it is put at."""
