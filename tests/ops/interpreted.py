@@ -51,7 +51,7 @@ def make_interpretable(monkeypatch, tiles: dict[type, dict[str, int]]) -> None:
     `tiles` are sizes that schedules of a class have here.
     """
     from tilewright.codegen.triton import backend
-    from tilewright.codegen.triton.compile import Compiled as Binary
+    from tilewright.codegen.triton.binary import CompiledKernel
 
     def choices(kernel, target, real=backend.choices):
         select, buckets = real(kernel, target)
@@ -61,7 +61,7 @@ def make_interpretable(monkeypatch, tiles: dict[type, dict[str, int]]) -> None:
         return replace(schedule, **tiles.get(type(schedule), {}))
 
     def compile_all(launches, target, done):
-        return [Binary(b"", e.name, e.num_warps, 0, 0, 0) for e in launches]
+        return [CompiledKernel(b"", e.name, e.num_warps, 0, 0, 0) for e in launches]
 
     monkeypatch.setattr(backend, "choices", choices)
     monkeypatch.setattr(backend, "emit_kernel", partial(backend.emit_kernel, interpret=True))
