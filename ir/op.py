@@ -78,6 +78,7 @@ class Op:
     axes: Callable[..., tuple] | None = None
     value_range: Callable[..., tuple] | None = None
     binds_value: bool = False  # the dim that it binds is what it gives, not a size of that
+    limits: Callable[..., Sequence[tuple]] | None = None
     routine: str | None = None  # of a library, that a call of it runs
     state_operand: int | None = None  # which operand is consumed and returned, kind "state" only
 
@@ -143,6 +144,11 @@ class Op:
     )
     set_range = _setter(
         "value_range", "between which dims all results lie, from operand types and attributes"
+    )
+    set_limits = _setter(
+        "limits",
+        "pairs of dims of which the first is no more than the second, or the graph is refused; from"
+        " operand types and attributes",
     )
 
     def check_arity(self, count: int) -> str | None:

@@ -69,6 +69,7 @@ class _Verifier:
             self.check_dims(result.type, node.op.name)
         if node.op.kind == "view":
             self.check_reads(index, node)
+        self.check_limits(index, node)
         if node.op.kind == "state":
             state = node.operands[node.op.state_operand or 0]
             if state not in self.is_state:
@@ -106,6 +107,16 @@ class _Verifier:
         except VerifyError as error:
             where = f"{name}, {error.where}" if error.where else name
             raise VerifyError(error.what, where=where, facts=error.facts) from None
+
+    def check_limits(self, index: int, node: Node) -> None:
+        """Sizes that would lead outside an operand if they were larger."""
+        if node.op.limits is None:
+            return
+        for size, most in node.op.limits(*(v.type for v in node.operands), **node.attrs):
+            if not self.graph.facts.proved_le(size, most):
+                raise self.error(
+                    index, f"{node.op.name}: {size} is not proved to be {most} or less"
+                )
 
     def check_reads(self, index: int, node: Node) -> None:
         """What a view reads whatever the index, it reads inside its operand."""

@@ -5,7 +5,7 @@ combined with what the chunks before it come to. Which chunk is whose never deci
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...ir.combine import Combine
@@ -35,6 +35,7 @@ from .template import (
 RESULT = "scan"  # the name under which stores find what the scan has come to
 BLOCK, PIECES = 4096, 1024  # elements scanned at once; pieces that a row is cut into
 LITTLE = 1 << 22  # elements
+LONG_COLUMN = 1024  # elements of an axis across rows that is cut where rows are few
 FEW_ROWS = 512  # as many long rows are each cut into pieces: their programs alone fill no GPU
 
 
@@ -121,21 +122,24 @@ class ScanTemplate(Template):
         (part,) = kernel.parts
         facts = index_facts(kernel, ())
         low, high = facts.bounds(part.axis.extent)
+        likely, rows = facts.hint(part.axis.extent), product(a.extent for a in part.rows)
+        few = scaled(FEW_ROWS, target)
         if part.is_across:
-            return 0, [(0, None, ScanSchedule(64, 64, False, 8))]
+            whole = ScanSchedule(64, 64, False, 8)
+            if likely < LONG_COLUMN:
+                return 0, [(0, None, whole)]
+            split = replace(whole, piece=256 * ceildiv(likely, 256 * 32))
+            return settled(rows, [(0, 64 * few, split), (64 * few + 1, None, whole)], facts)
         if low == high and high is not None and high <= BLOCK:
             block = power_of_2(high)
             count = min(max(1024 // block, 1), 128)
             return 0, [(0, None, ScanSchedule(count, block, True, warps(count * block)))]
         whole = ScanSchedule(1, BLOCK, False, 8)
-        likely = facts.hint(part.axis.extent)
         if likely <= 2 * BLOCK:
             return 0, [(0, None, whole)]
-        rows = product(a.extent for a in part.rows)
         # little work in all: more programs, that find more totals
         is_little = facts.hint(rows) * likely <= LITTLE
         block = BLOCK // 2 if is_little else BLOCK
         piece = block * ceildiv(likely, block * PIECES)
         split = ScanSchedule(1, block, False, block // 512, piece)
-        few = scaled(FEW_ROWS, target)
         return settled(rows, [(0, few, split), (few + 1, None, whole)], facts)

@@ -46,6 +46,17 @@ def gather_elements(x, index, *, axis: int):
     return TensorType(index.shape, x.dtype)
 
 
+def off_axis(x: TensorType, index: TensorType, axis: int) -> list[tuple[Dim, Dim]]:
+    """Sizes of index and x along the axes that are not chosen along, where the two go together."""
+    pairs = zip(index.shape, x.shape, strict=True)
+    return [pair for i, pair in enumerate(pairs) if i != axis % x.rank]
+
+
+@gather_elements.set_limits
+def _(x, index, *, axis):
+    return off_axis(x, index, axis)
+
+
 @gather_elements.set_reference
 def _(x, index, *, axis):
     where = tuple(slice(0, n) if i != axis else slice(None) for i, n in enumerate(index.shape))

@@ -6,6 +6,7 @@ from ..combine import Combine
 from ..faults import checked_index
 from ..op import normalize_axis, op
 from ..types import TensorType, bool_
+from .index import off_axis
 
 # what becomes of x, what is there, and y, what is put there later
 COMBINES = {
@@ -71,15 +72,16 @@ def scatter_elements(x, index, updates, *, axis: int, combine: str = "replace"):
     index: of x's rank, no longer than x along other axes; updates: of index's shape. Else as in
     `scatter`.
     """
-    axis = normalize_axis(axis, x.rank)
+    normalize_axis(axis, x.rank)
     _check(x, index, updates, combine)
     if index.rank != x.rank or updates.shape != index.shape:
         raise TypeError(f"index is {index}, updates are {updates}: must be of x's rank, and alike")
-    for i, (size, most) in enumerate(zip(index.shape, x.shape)):
-        is_known = isinstance(size, int) and isinstance(most, int)
-        if i != axis and size != most and not (is_known and size <= most):
-            raise TypeError(f"index is {index}, x is {x}: along axis {i} it may be longer")
     return x
+
+
+@scatter_elements.set_limits
+def _(x, index, updates, *, axis, combine):
+    return off_axis(x, index, axis)
 
 
 @scatter_elements.set_reference

@@ -62,6 +62,13 @@ LOOKUPS = {
     "of a concat": of_axis(Case(lambda i: torch.cat([X, X + 1])[i]), 12, wraps=True),
     "of padding": of_axis(Case(lambda i: nn.functional.pad(X, (0, 0, 1, 2))[i]), 9, wraps=True),
     "under a softmax": of_axis(Case(lambda i: X[i].softmax(-1)), 6, wraps=True),
+    "scatter_add": of_axis(
+        Case(lambda i: X[:1].scatter_add(1, i[None], X[:1, :2])), 11, wraps=False
+    ),
+    "index_add": of_axis(Case(lambda i: X.index_add(0, i, X[:2]).relu()), 6, wraps=False),
+    "x[:, i] = 3": of_axis(
+        Case(lambda i: X.index_put((torch.tensor([0, 1]), i), torch.tensor(3.0))), 11, wraps=True
+    ),
     "one_hot": of_axis(Case(lambda i: nn.functional.one_hot(i, 7)), 7, wraps=False),
 }
 

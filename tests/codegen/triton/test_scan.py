@@ -61,7 +61,12 @@ def test_a_nan_stays(runner):
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.is_gpu], ids=lambda t: t.name)
 def test_scans_build(target):
     cases = [scan(name, (3, 20000), dtype=dtype) for name in SCANS for dtype in (f32, f64)]
-    cases += [scan("cumsum", (20000, 64), 0), scan("cumsum", dtype=i8), scan("cummax", dtype=i64)]
+    cases += [
+        scan("cumsum", (20000, 64), 0),
+        scan("cummax", (64, 50), 0),
+        scan("cumsum", dtype=i8),
+        scan("cummax", dtype=i64),
+    ]
     build(
         [
             e
