@@ -46,6 +46,9 @@ MAY_USE = {
 _COMPILE = ("compile_module", "compiled_module", "arguments", "snapshot")
 LOADED_FOR = {f"api/{name}.py": "torch" for name in _COMPILE}
 
+# Files of api that compile; the rest runs what is compiled, without what compiles.
+COMPILES = {*_COMPILE, "compile_graph", "packed_weights", "watching"}
+
 # library -> layers that may import it at module level; the rest do so inside functions
 MAY_USE_AT_TOP = {
     "torch": {"frontend"},
@@ -173,6 +176,18 @@ def test_libraries_are_used_only_where_the_table_allows(imports):
             wrong.append(
                 f"{found} when it is loaded: {found.layer} may do so only inside a function"
             )
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_runs_an_artifact_loads_nothing_that_compiles(imports):
+    """Files of `api` that compile are imported by its others inside functions only."""
+    wrong = [
+        str(found)
+        for found in imports
+        if found.layer == "api" and found.top and found.ours and found.file.stem not in COMPILES
+        if found.target.split(".")[1] in ("frontend", "passes", "codegen")
+        or found.target in {f"tilewright.api.{name}" for name in COMPILES}
+    ]
     assert not wrong, "\n".join(wrong)
 
 
