@@ -168,6 +168,20 @@ def test_dense_against_the_reference(library, name):
         library.check(f"dense_{name}", read, case.sizes, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("name", ["causal", "wide_bf16"])
+def test_a_dense_query_has_the_same_bits_with_others_and_alone(library, name):
+    length = 530
+    case = samples.dense_attention(length, length, **samples.DENSE[name])
+    q, k, v, out = case.arrays
+    library.run(f"dense_{name}", [q, k, v, out], case.sizes)
+    for first, last in ((0, 1), (255, 258), (500, 530)):
+        keys = [x[:, :last].copy() for x in (k, v)]
+        some = np.zeros_like(out[:, first:last])
+        sizes = {"s": last - first, "t": last}
+        library.run(f"dense_{name}", [q[:, first:last].copy(), *keys, some], sizes)
+        assert out[:, first:last].tobytes() == some.tobytes()
+
+
 # ---- sampling ------------------------------------------------------------------------------------
 
 
