@@ -38,8 +38,10 @@ def program():
 
 
 def load(program, threads):
-    weights = {"w": np.random.default_rng(1).standard_normal((160, 96)).astype(np.float32)}
-    return Executable(program, weights, CpuDevice(threads=threads))
+    w = np.random.default_rng(1).standard_normal((160, 96)).astype(np.float32)
+    (buffer,) = program.weights
+    packed = buffer.encoding.pack(w, buffer.type.dtype)
+    return Executable(program, {"w": packed}, CpuDevice(threads=threads))
 
 
 def run(exe, x=X):
