@@ -19,6 +19,11 @@ _WORDS = {
 }  # fmt: skip
 
 
+def carried(dtype: DType) -> DType:
+    """As what values of `dtype` are combined."""
+    return i32 if dtype == bool_ else dtype
+
+
 class Fold:
     """A reduction that Triton has a word for."""
 
@@ -26,8 +31,7 @@ class Fold:
 
     def __init__(self, body: Body, reduction: Reduction, shape: str, word: str):
         self.body, self.reduction, self.shape, self.word = body, reduction, shape, word
-        running = reduction.running
-        self.dtype = i32 if running == bool_ else running  # in which a tile is held
+        self.dtype = carried(reduction.running)
         self.start = reduction.combine.identity_of(reduction.value.dtype)
 
     def whole(self, tile: str, at: str) -> str:
@@ -176,8 +180,7 @@ def combine_function(kernel: LoopKernel, combine: Combine, dtype: DType, name: s
         given = Val(text)
         env.refs[text] = env.to(given, i32, bool_) if dtype == bool_ else given
     made = combination(combine, Ref("x", dtype), Ref("y", dtype))
-    held = i32 if dtype == bool_ else dtype
-    out = env.to(env.to(env.value(made), made.dtype, dtype), dtype, held).text
+    out = env.to(env.to(env.value(made), made.dtype, dtype), dtype, carried(dtype)).text
     if not combine.picks_index:
         head, last = "x, y", out
     else:  # the first of equals, and a NaN before all

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.scalar import COMMUTATIVE
-from ...ir.types import DType, TensorType, bool_, i32
+from ...ir.types import TensorType, bool_
 from ..elements import index_facts
 from ..loops import LoopKernel, Param
 from ..templates.scan import RESULT, Scan, ScanSchedule
 from ..templates.template import power_of_2
 from .body import Body, Context, Emitted, finish
-from .combine import combine_function
+from .combine import carried, combine_function
 from .elements import AxisVar, Env, Val
 from .names import constant, value_type
 from .pointwise import split_index
@@ -61,11 +61,6 @@ def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> E
     if schedule.piece is not None:
         grid = (ceildiv(part.axis.extent, schedule.piece), *grid)
     return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps, helpers=helper)
-
-
-def carried(dtype: DType) -> DType:
-    """As what values of `dtype` are combined."""
-    return i32 if dtype == bool_ else dtype
 
 
 class _Emitter:

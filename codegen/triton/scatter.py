@@ -15,11 +15,10 @@ from ..templates.scatter import RESULT, Scatter, ScatterSchedule, row_major
 from ..templates.sort import Sort
 from ..templates.template import Schedule
 from .body import Body, Context, Emitted, finish
-from .combine import combine_function
+from .combine import carried, combine_function
 from .elements import AxisVar, Env, Val
 from .names import value_type
 from .pointwise import split_index
-from .scan import carried
 from .sort import ordered_pieces
 from .split_kernels import Piece
 
