@@ -154,55 +154,10 @@ class AttentionTemplate(Template):
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
     ) -> tuple[Attention]:
         node = next(n for n in nodes if n.op.kind == "attention")
-        given = dict(zip(node.op.operands, node.operands))
-        q = given["q"]
-        *batch, heads, queries, head_dim = q.shape if "k" in given else _heads_first(q.shape)
         (output,) = outputs
-        if "k" in given:
-            k, v, mask = given["k"], given["v"], given.get("mask")
-            keys, kv_heads = k.shape[-2], k.shape[-3]
-            part = Attention(
-                q=_view(inliner, node, q),
-                k=_view(inliner, node, k),
-                v=_view(inliner, node, v),
-                out=_stored(inliner, output),
-                mask=None if mask is None else _mask_view(inliner, node, mask, q.shape, keys),
-                pages=None,
-                batch=tuple(batch),
-                queries=queries,
-                keys=keys,
-                num_heads=heads,
-                num_kv_heads=kv_heads,
-                head_dim=head_dim,
-                value_dim=v.shape[-1],
-                **node.attrs,
-            )
-            return (part,)
-        k, v, table = given["k_pool"], given["v_pool"], given["page_table"]
-        _, kv_heads, page_size, value_dim = v.shape
-        pages = Pages(
-            *(inliner.param(given[n]) for n in ("page_table", "query_starts", "context_lens")),
-            *table.shape,
-            page_size,
-        )
-        part = Attention(
-            q=_tokens_last(_view(inliner, node, q)),
-            k=_pool(inliner, k),
-            v=_pool(inliner, v),
-            out=_tokens_last(_stored(inliner, output)),
-            mask=None,
-            pages=pages,
-            batch=(),
-            queries=queries,
-            keys=0,
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=head_dim,
-            value_dim=value_dim,
-            is_causal=True,
-            **node.attrs,
-        )
-        return (part,)
+        given = dict(zip(node.op.operands, node.operands))
+        make = _paged if "page_table" in given else _dense
+        return (make(inliner, node, given, output),)
 
     def points(self, part: Attention) -> Dim:
         return part.rows * part.value_dim
@@ -241,7 +196,7 @@ class AttentionTemplate(Template):
             rows = min(rows, PRODUCTS // (keys * width))
         if part.pages is None:
             splits = _dense_splits(part, facts, target)
-            table = _dense(group, keys, rows, stages, splits, roomy and not wide)
+            table = _dense_table(group, keys, rows, stages, splits, roomy and not wide)
             return part.queries, clip(table, facts, part.queries)
         queries = max(rows // group, 1)
         table: list[Bucket] = []
@@ -265,7 +220,7 @@ class AttentionTemplate(Template):
         return select, [*table, (MANY, None, prefill)]
 
 
-def _dense(
+def _dense_table(
     group: int, keys: int, rows: int, stages: int, splits: int, is_fast: bool
 ) -> list[Bucket]:
     """Few queries, where a matrix tile of 16 rows has room for all; then many.
@@ -292,10 +247,52 @@ def _dense_splits(part: Attention, facts: Facts, target: Target) -> int:
     return next((s for s in SPLITS if low * part.num_kv_heads * s <= programs), 1)
 
 
-def _heads_first(shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """[T, H, D] -> [H, T, D]"""
-    tokens, heads, size = shape
-    return heads, tokens, size
+def _dense(inliner: Inliner, node: Node, given: dict[str, Value], output: Value) -> Attention:
+    q, k, v, mask = given["q"], given["k"], given["v"], given.get("mask")
+    *batch, heads, queries, head_dim = q.shape
+    return Attention(
+        q=_view(inliner, node, q),
+        k=_view(inliner, node, k),
+        v=_view(inliner, node, v),
+        out=_stored(inliner, output),
+        mask=None if mask is None else _mask_view(inliner, node, mask, q.shape, k.shape[-2]),
+        pages=None,
+        batch=tuple(batch),
+        queries=queries,
+        keys=k.shape[-2],
+        num_heads=heads,
+        num_kv_heads=k.shape[-3],
+        head_dim=head_dim,
+        value_dim=v.shape[-1],
+        **node.attrs,
+    )
+
+
+def _paged(inliner: Inliner, node: Node, given: dict[str, Value], output: Value) -> Attention:
+    q, k, v, table = (given[n] for n in ("q", "k_pool", "v_pool", "page_table"))
+    tokens, heads, head_dim = q.shape
+    _, kv_heads, page_size, value_dim = v.shape
+    return Attention(
+        q=_tokens_last(_view(inliner, node, q)),
+        k=_pool(inliner, k),
+        v=_pool(inliner, v),
+        mask=None,
+        pages=Pages(
+            *(inliner.param(given[n]) for n in ("page_table", "query_starts", "context_lens")),
+            *table.shape,
+            page_size,
+        ),
+        out=_tokens_last(_stored(inliner, output)),
+        batch=(),
+        queries=tokens,
+        keys=0,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        is_causal=True,
+        **node.attrs,
+    )
 
 
 def _tokens_last(view: Located) -> Located:
