@@ -7,7 +7,7 @@ from tilewright.codegen.cpp.scan import CHUNK
 from tilewright.ir.op import OPS
 from tilewright.ir.types import bf16, f32, f64, i8, i64, u8
 
-from ..triton.samples import scan
+from ..triton.samples_places import scan
 from .harness import Library
 
 SCANS = [name for name, op in OPS.items() if op.kind == "scan"]

@@ -6,7 +6,7 @@ import pytest
 from tilewright.ir.ops.scatter import COMBINES
 from tilewright.ir.types import bf16, bool_, f64, i8
 
-from ..triton.samples import scatter, scatter_elements
+from ..triton.samples_places import scatter, scatter_elements
 from .harness import Library
 
 CASES = {

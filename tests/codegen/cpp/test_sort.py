@@ -5,7 +5,7 @@ import pytest
 
 from tilewright.ir.types import bf16, bool_, f64, i8, i64
 
-from ..triton.samples import sort
+from ..triton.samples_places import sort
 from .harness import Library
 
 CASES = {

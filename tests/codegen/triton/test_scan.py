@@ -11,7 +11,7 @@ from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, f32, f64, i8, i64
 
 from .harness import check
-from .samples import scan
+from .samples_places import scan
 from .test_builds import build
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")

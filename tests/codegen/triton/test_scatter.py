@@ -11,7 +11,7 @@ from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, bool_, f32, f64, i8
 
 from .harness import check
-from .samples import scatter, scatter_elements
+from .samples_places import scatter, scatter_elements
 from .test_builds import build
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")

@@ -13,7 +13,7 @@ from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, bool_, f32, f64, i8, i64, u8
 
 from .harness import check
-from .samples import sort
+from .samples_places import sort
 from .test_builds import build
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
