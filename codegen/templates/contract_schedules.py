@@ -156,7 +156,7 @@ def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotS
     prologue = has_prologue(part)
     if not has_room(target):
         return DotSchedule(bm, 64, 64, True, prologue, num_warps=4, num_stages=2)
-    if prologue and bm == 16:
+    if prologue and not part.phases and bm == 16:
         # recomputing x in every program costs less than a launch; wide steps hide it
         return fitted(part, target, DotSchedule(bm, 64, 256, True, num_stages=4))
     split = 2 if lacks_programs(part, facts, target, 64) else 1

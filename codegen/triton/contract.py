@@ -10,21 +10,29 @@ from ..templates.template import Schedule
 from .body import Context, Emitted
 from .dot import emit_dot
 from .gemv import emit_gemv
+from .one_sweep import one_sweep
 from .split_kernels import Piece, materialize, split_k
 
 
 def contract_pieces(
     kernel: LoopKernel, schedule: GemvSchedule | DotSchedule
 ) -> tuple[list[Piece], list[Schedule]]:
-    """One launch, or one before it that computes x, and one after it that adds pieces of k."""
+    """One launch, or one before it that computes x, and one after it that adds pieces of k.
+
+    Where x needs statistics first, one row of it is swept once all the same, where that can be;
+    tiles, and programs with registers for several rows, read what a launch before has computed.
+    """
+    part = kernel.parts[0]
+    is_one_row = isinstance(schedule, GemvSchedule) and schedule.rows == 1
+    if part.phases and is_one_row and (swept := one_sweep(kernel)) is not None:
+        kernel, part = swept, swept.parts[0]
     pieces: list[Piece] = [Piece(kernel)]
     schedules: list[Schedule] = [schedule]
-    if not isinstance(schedule, DotSchedule):
-        return pieces, schedules
-    if schedule.materialize:
+    is_tiled = isinstance(schedule, DotSchedule)
+    if part.phases or (is_tiled and schedule.materialize):
         first, second = materialize(kernel)
         pieces, schedules = [first, second], [_prologue_schedule(first.kernel), schedule]
-    if schedule.split_k > 1:
+    if is_tiled and schedule.split_k > 1:
         first, second = split_k(pieces.pop(), schedule.split_k)
         pieces += [first, second]
         schedules.append(PointwiseSchedule(256, 4))

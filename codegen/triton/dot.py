@@ -8,13 +8,12 @@ neighbouring programs share tiles of w in the cache.
 from ...ir.dim import ceildiv, product
 from ...ir.types import f8e4m3, f8e5m2, f32
 from ..elements import index_facts, loads_of
-from ..loops import SUM, Contract, Element, LoopKernel, Reduce, accumulator_of, feed_dtype
+from ..loops import SUM, Contract, Element, LoopKernel, accumulator_of, feed_dtype
 from ..templates.contract_schedules import DotSchedule, as_loaded
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val
 from .names import value_type
 from .pointwise import split_index
-from .reduce import sweep_rows
 
 FLOAT8_TYPES = {f8e4m3: "tl.float8e4nv", f8e5m2: "tl.float8e5"}  # as matrix units take them
 
@@ -25,8 +24,7 @@ def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emi
     assert isinstance(part, Contract)
     body = Body(pdl=context.pdl)
     body.start_dependents()
-    emitter = _Emitter(kernel, part, schedule, body, context)
-    emitter.emit()
+    _Emitter(kernel, part, schedule, body, context).emit()
     tiles = ceildiv(part.m.extent, schedule.bm) * ceildiv(part.n.extent, schedule.bn)
     batch = product(a.extent for a in part.batch)
     return finish(
@@ -36,7 +34,6 @@ def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emi
         grid=(tiles, batch),
         num_warps=schedule.num_warps,
         num_stages=schedule.num_stages,
-        helpers="".join(dict.fromkeys(emitter.helpers)),
     )
 
 
@@ -65,8 +62,6 @@ class _Emitter:
         self.feed = feed_dtype(part.x_dtype, part.w_dtype) if op is None else op.operand
         if context.interpret and self.feed.is_float:
             self.feed = f32
-        self.refs: dict[str, Val] = {}  # what the phases have come to
-        self.helpers: list[str] = []  # functions that the kernel's module needs
         self.eviction = {
             load.param: "evict_first"
             for w in part.ws
@@ -82,7 +77,6 @@ class _Emitter:
         part, body, schedule = self.part, self.body, self.schedule
         self.place()
         body.wait()
-        self.sweep()
         accs = [f"acc{i}" for i in range(len(part.ws))]
         stats = [body.fresh("stat") for _ in part.stats]
         for acc in accs:
@@ -94,24 +88,6 @@ class _Emitter:
         with body.block(f"for at in range(0, {extent}, {schedule.bk}):", [part.k.name]):
             self.step(accs, stats)
         self.epilogue(accs, stats)
-
-    def sweep(self) -> None:
-        """What x itself needs of its rows, which lie in a column while they are swept."""
-        part, schedule = self.part, self.schedule
-        if not part.phases:
-            return
-        axes = (*part.batch, part.m)
-        places = {a.name: self.fixed[a.name] for a in part.batch}
-        places[part.m.name] = self._axis(self.pid_m, schedule.bm, part.m.extent, 0, "m")
-        rows = Reduce(axes, part.k, part.phases, (), ())
-        found, self.helpers = sweep_rows(
-            self.kernel, rows, places, schedule.bm, schedule.bk, self.body
-        )
-        for name, value in found.items():
-            text = value.text
-            if self.m_dim == 1:
-                text = self.body.name(f"tl.reshape({text}, [1, {schedule.bm}])", value.axes)
-            self.refs[name] = Val(text, value.axes, frozenset([self.m_dim]))
 
     def place(self) -> None:
         """Which tile this program makes: `self.fixed` has the axes of the result."""
@@ -130,7 +106,6 @@ class _Emitter:
             size = body.name(f"tl.minimum({tiles_m} - {first}, {group})", prefix="size")
             pid_m = body.name(f"{first} + ({pid} % {width}) % {size}", prefix="pid")
             pid_n = body.name(f"({pid} % {width}) // {size}", prefix="pid")
-        self.pid_m = pid_m
         self.fixed = {
             part.m.name: self._axis(pid_m, schedule.bm, part.m.extent, self.m_dim, "m"),
             part.n.name: self._axis(pid_n, schedule.bn, part.n.extent, self.n_dim, "n"),
@@ -179,9 +154,7 @@ class _Emitter:
             mask = self.body.name(f"{k} < {self.scalars.dim(part.k.extent).text}", depends, "in")
         axes = {**self.fixed, part.k.name: AxisVar(k, frozenset([k_dim]), mask)}
         extents = (*part.batch, part.m, part.n, part.k)
-        return Env(
-            self.body, self.kernel, extents, axes, shape, 2, self.refs, eviction=self.eviction
-        )
+        return Env(self.body, self.kernel, extents, axes, shape, 2, eviction=self.eviction)
 
     def fed(self, env: Env, element: Element) -> str:
         """The operand in the dtype the matrix unit takes."""

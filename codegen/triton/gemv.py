@@ -7,17 +7,16 @@ program from the cache, which costs less than a launch. Each tile of w is multip
 of x one after another, each with accumulators of its own.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ...ir.dim import ceildiv, product
+from ...ir.dim import ceildiv, product, symbols_of
 from ..elements import index_facts, loads_of
-from ..loops import SUM, Contract, LoopKernel, Reduce, accumulator_of
+from ..loops import SUM, Contract, LoopKernel, accumulator_of
 from ..templates.contract_schedules import GemvSchedule
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Env, Val
 from .names import value_type
 from .pointwise import split_index
-from .reduce import sweep_rows
 
 MAX_UNROLL = 64  # tiles of k, for each row of x, written out one by one; more become a loop
 W_POLICY = "evict_first"  # each element of w is read once in a run
@@ -33,14 +32,12 @@ def emit_gemv(kernel: LoopKernel, schedule: GemvSchedule, context: Context) -> E
     assert isinstance(part, Contract)
     body = Body(pdl=context.pdl)
     body.start_dependents()
-    emitter = _Emitter(kernel, part, schedule, body)
-    emitter.emit()
+    _Emitter(kernel, part, schedule, body).emit()
     tiles, rows = ceildiv(part.n.extent, schedule.bn), part.m.extent
     if schedule.rows > 1:
         tiles, rows = tiles * ceildiv(rows, schedule.rows), 1
     grid = (tiles, rows, product(a.extent for a in part.batch))
-    helpers = "".join(dict.fromkeys(emitter.helpers))
-    return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps, helpers=helpers)
+    return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps)
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,6 @@ class _Row:
     axes: dict[str, AxisVar]
     accs: list[str]
     stats: list[str]
-    refs: dict[str, Val] = field(default_factory=dict)  # what the phases have come to
 
 
 class _Emitter:
@@ -60,10 +56,11 @@ class _Emitter:
         self.scalars = Env(body, kernel, (), {}, "", 0)
         self.shape = f"[{schedule.bn}, {schedule.bk}]"
         self.acc_shape = f"[{schedule.bn}, {schedule.bk // schedule.fold}]"
-        weights = {load.param for w in part.ws for load in loads_of(w)}
-        self.can_prefetch = all(kernel.params[p].is_constant for p in weights)
-        self.eviction = {p: W_POLICY for p in weights if kernel.params[p].is_constant}
-        self.helpers: list[str] = []  # functions that the kernel's module needs
+        # what is loaded ahead, and but once: not the rows that x's prologue may have put beside w
+        loads = [load for load in loads_of(part.ws) if part.n.name in symbols_of(load.offset)]
+        self.weights = [load for load in loads if kernel.params[load.param].is_constant]
+        self.can_prefetch = len(self.weights) == len(loads)
+        self.eviction = {load.param: W_POLICY for load in self.weights}
         self.acc_type = value_type(accumulator_of(part.x_dtype))
 
     def emit(self) -> None:
@@ -115,28 +112,14 @@ class _Emitter:
         steps = [self.step(f"{lanes} + {i * self.schedule.bk}", i) for i in range(tiles)]
         for envs in steps[:ahead]:
             self.prefetch(envs)
-        self.start()
+        self.body.wait()
         for i, envs in enumerate(steps):
             for later in steps[i + ahead : i + ahead + 1]:
                 self.prefetch(later)
             self.accumulate(envs, is_first=i == 0)
 
-    def start(self) -> None:
-        """Wait for the kernels in front, then sweep the rows of x for what x itself needs."""
-        part = self.part
-        self.body.wait()
-        if not part.phases:
-            return
-        axes = (*part.batch, part.m)
-        rows = Reduce(axes, part.k, part.phases, (), ())
-        for row in self.rows:
-            places = {a.name: row.axes[a.name] for a in axes if a.name in row.axes}
-            found, helpers = sweep_rows(self.kernel, rows, places, 1, self.schedule.bk, self.body)
-            self.helpers += helpers
-            row.refs.update((n, Val(v.text, v.axes)) for n, v in found.items())
-
     def looped(self, lanes: str) -> None:
-        self.start()
+        self.body.wait()
         bk, ahead = self.schedule.bk, self.schedule.prefetch
         for row in self.rows:
             for acc in row.accs:
@@ -174,7 +157,6 @@ class _Emitter:
                 {**row.axes, part.k.name: at},
                 self.shape,
                 2,
-                row.refs,
                 eviction=self.eviction,
             )
             for row in self.rows
@@ -182,9 +164,8 @@ class _Emitter:
 
     def prefetch(self, envs: list[Env]) -> None:
         """Load w's tile, which is the same for all rows, where nobody writes it."""
-        for w in self.part.ws if self.can_prefetch else ():
-            for load in loads_of(w):
-                envs[0].raw_load(load)
+        for load in self.weights if self.can_prefetch else ():
+            envs[0].raw_load(load)
 
     def accumulate(self, envs: list[Env], *, is_first: bool) -> None:
         sign = "=" if is_first else "+="

@@ -1,6 +1,6 @@
 """Reduce: rows against one axis, which fits a tile (persistent) or is swept a phase (looped)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ir.dim import ceildiv, product
@@ -48,26 +48,6 @@ def emit_reduce(kernel: LoopKernel, schedule: ReduceSchedule, context: Context) 
         num_warps=schedule.num_warps,
         helpers="".join(dict.fromkeys(emitter.helpers)),
     )
-
-
-def sweep_rows(
-    kernel: LoopKernel,
-    part: Reduce,
-    rows: Mapping[str, AxisVar],
-    count: int,
-    block: int,
-    body: Body,
-) -> tuple[dict[str, Val], list[str]]:
-    """The phases of `part` alone, inside of another template's kernel: results, helpers they need.
-
-    `rows` says where the `count` rows lie: one, or a column of them. Results are columns too.
-    """
-    emitter = _Emitter(kernel, part, ReduceSchedule(count, block, False), body)
-    emitter.rows, emitter.shape = dict(rows), f"[{count}, {block}]"
-    lanes = body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")
-    for phase in part.phases:
-        emitter.sweep(phase, lanes)
-    return emitter.refs, emitter.helpers
 
 
 class _Emitter:

@@ -15,6 +15,8 @@ PROLOGUES: dict[str, Callable] = {
     "plain": lambda b, x: x,
     "norm": lambda b, x: b.rms_norm(x, _row(b, x, "g")),
     "centered norm": lambda b, x: b.layer_norm(x, _row(b, x, "g"), _row(b, x, "bias")),
+    "spread about the mean": lambda b, x: _spread_about_the_mean(b, x),
+    "clipped norm": lambda b, x: b.relu(b.layer_norm(x, _row(b, x, "g"), _row(b, x, "bias"))),
     "norm by the largest": lambda b, x: _by_the_largest(b, x),
     "activation": lambda b, x: b.silu(x),
     "rounded": lambda b, x: _rounded(b, x),
@@ -59,6 +61,13 @@ def _rounded(b, x):
     narrow = bf16 if x.dtype == f32 else x.dtype
     wide = b.mul(b.cast(x, dtype=f32), b.cast(_row(b, x, "scale"), dtype=f32))
     return b.cast(b.cast(wide, dtype=narrow), dtype=x.dtype)
+
+
+def _spread_about_the_mean(b, x):
+    centered = b.sub(x, b.mean(x, axes=(-1,), keepdims=True))
+    variance = b.mean(b.mul(centered, centered), axes=(-1,), keepdims=True)
+    deviation = b.sqrt(b.add(variance, b.constant(1e-5, x.dtype)))
+    return b.mul(_row(b, x, "g"), b.div(centered, deviation))
 
 
 def _by_the_largest(b, x):
