@@ -40,13 +40,13 @@ static void attention_0(TW_ARGS) {
     const int64_t v_seqs = d[0];
     const int64_t v_t = d[1];
     const int64_t v_width = d[2];
-    s.q.p = (const char*)p[3] + 8 * (int64_t)4;
-    s.k.p = (const char*)p[4] + 0 * (int64_t)4;
-    s.v.p = (const char*)p[5] + 0 * (int64_t)4;
+    s.q.p = (const char*)p[0] + 8 * (int64_t)4;
+    s.k.p = (const char*)p[1] + 0 * (int64_t)4;
+    s.v.p = (const char*)p[2] + 0 * (int64_t)4;
     s.out.p = (const char*)p[6] + 0 * (int64_t)4;
-    s.table = (const int32_t*)p[0];
-    s.starts = (const int32_t*)p[1];
-    s.context = (const int32_t*)p[2];
+    s.table = (const int32_t*)p[3];
+    s.starts = (const int32_t*)p[4];
+    s.context = (const int32_t*)p[5];
     tw_attention(s, team);
 }
 
