@@ -7,6 +7,7 @@ no other place: so tokens, rows and shards are followed through a graph.
 from collections.abc import Sequence
 from typing import Any
 
+from .contraction import Contraction
 from .dim import Dim, DimCall, Expr, symbol, symbols_of
 from .facts import Facts
 from .graph import Node, Value
@@ -66,7 +67,7 @@ class Axes:
         if op.kind == "elementwise":
             return tuple(tuple(range(rank - r, rank)) for r in ranks)
         if op.contraction is not None:
-            return _of_contraction(node)
+            return _of_contraction(node, op.contraction(**node.attrs))
         if op.combine is not None:
             return (_of_combine(node),)
         if op.decomposition is not None:
@@ -115,6 +116,7 @@ class Axes:
 
         b = Builder("decomposition")
         args = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
+        assert node.op.decomposition is not None, f"{node.op.name} is not decomposed"
         out = node.op.decomposition(b, *args, **node.attrs)
         told = {
             self.through(b.nodes, part.results[0], axis, out)
@@ -165,8 +167,8 @@ def _joined(found: list[Along]) -> Along:
     return found[0] if found else None
 
 
-def _of_contraction(node: Node) -> tuple[tuple[Along, ...], ...]:
-    contraction, rank = node.op.contraction(**node.attrs), node.results[0].type.rank
+def _of_contraction(node: Node, contraction: Contraction) -> tuple[tuple[Along, ...], ...]:
+    rank = node.results[0].type.rank
     along: dict[str, Along] = {"m": rank - 2, "n": rank - 1, "k": "it sums over"}
     return tuple(
         (*range(rank - v.type.rank, rank - 2), *(along[role] for role in roles))

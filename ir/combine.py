@@ -43,7 +43,7 @@ class Combine:
 
     def identity_of(self, dtype: DType) -> float | int | bool:
         """The identity among the elements of `dtype`."""
-        if self.identity not in ("lowest", "highest"):
+        if not isinstance(self.identity, str):
             return self.identity
         is_high = self.identity == "highest"
         if dtype.is_float:

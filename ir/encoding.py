@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from .dim import Dim, ceildiv, floordiv, mod
+from .dim import evaluate as evaluate_dim
 from .indexing import linearize
 from .types import DType, TensorType, u8
 
@@ -70,9 +71,10 @@ class Encoding:
 
     def place(self, type: TensorType, index: tuple[Dim, ...]) -> tuple[Dim, Dim]:
         """(element of the stored array, bit in it) at which the element `index` begins."""
-        shape, bit = type.shape, 0
         if self.is_panel:
-            return self._panel_place(shape, index), 0
+            return self._panel_place(type.shape, index), 0
+        shape = type.shape
+        bit: Dim = 0
         if type.dtype.bits < 8 and shape:
             *batch, k = shape
             shape = (*batch, self._row_bytes(k, type.dtype))
@@ -94,7 +96,7 @@ class Encoding:
 
     def unpack(self, stored: np.ndarray, type: TensorType) -> np.ndarray:
         """The inverse of `pack` for a tensor of `type`."""
-        shape: tuple[int, ...] = type.shape
+        shape = tuple(evaluate_dim(d, {}) for d in type.shape)
         if not self.is_panel and type.dtype.bits < 8:
             return self._from_bytes(stored, shape, type.dtype)
         if not self.is_panel:
@@ -140,10 +142,10 @@ class Encoding:
 
     def _from_bytes(self, stored: np.ndarray, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         per, *batch, k = 8 // dtype.bits, *(shape or (1,))
-        width = self._row_bytes(k, dtype)
+        blocks = -(-k // (self.stride * per))
         shifts = np.arange(per, dtype=np.uint8)[:, None] * np.uint8(dtype.bits)
-        codes = stored.reshape(*batch, width // self.stride, 1, self.stride) >> shifts
-        codes = codes.reshape(*batch, width * per)[..., :k] & (2**dtype.bits - 1)
+        codes = stored.reshape(*batch, blocks, 1, self.stride) >> shifts
+        codes = codes.reshape(*batch, blocks * per * self.stride)[..., :k] & (2**dtype.bits - 1)
         sign = np.int8(1 << (dtype.bits - 1) if dtype.kind == "int" else 0)
         return ((codes.astype(np.int8) ^ sign) - sign).astype(dtype.numpy).reshape(shape)
 

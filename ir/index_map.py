@@ -81,6 +81,7 @@ class IndexContext(ABC):
 
 def map_index(node: Node, at: IndexContext, index: Index) -> Mapped:
     """What the element `index` of the node's result is. The op must have an index map."""
+    assert node.op.index_map is not None, f"{node.op.name} has no index map"
     return node.op.index_map(at, index, *(v.type for v in node.operands), **node.attrs)
 
 
@@ -107,7 +108,7 @@ class SymbolContext(IndexContext):
 
     def __init__(self, node: Node, facts: Facts):
         self.result = node.results[0].type
-        self.index = tuple(symbol(f"_i{i}") for i in range(self.result.rank))
+        self.index: Index = tuple(symbol(f"_i{i}") for i in range(self.result.rank))
         self.extents = extents_of(self.result.shape)
         self.lookups: list[tuple[int, Index]] = []
         self.facts = AxisFacts(facts.symbols, self.extents)
@@ -132,8 +133,9 @@ def strided_sources(value: Value, facts: Facts) -> Iterator[Strided]:
     names, index = list(known.extents), _index_of(known)
     while True:
         offset = linearize(index, value.shape)
-        strides = tuple(coefficient_of(offset, name) for name in names)
-        if None not in strides:
+        found = (coefficient_of(offset, name) for name in names)
+        strides = tuple(stride for stride in found if stride is not None)
+        if len(strides) == len(names):
             yield Strided(value, strides)
         node = value.node
         if node is None or not node.op.is_renaming or node.op.index_map is None:
@@ -157,6 +159,7 @@ def stored_strides(value: Value, view: Value, facts: Facts) -> tuple[Dim | None,
     known = AxisFacts(facts.symbols, extents_of(value.shape))
     names, index = list(known.extents), _index_of(known)
     for node in path:
+        assert node.op.inverse is not None, f"{node.op.name} is not one-to-one"
         index = node.op.inverse(known, index, node.operands[0].type, **node.attrs)
     offset = linearize(index, path[-1].results[0].shape if path else value.shape)
     return tuple(coefficient_of(offset, name) for name in names)

@@ -96,15 +96,17 @@ def recombine(dim: Dim) -> Dim:
         for call in calls:
             x, b = call.args
             written = x - b * floordiv(x, b)
-            replaced = map_atoms(
-                dim, lambda a, old=call, to=written: to if a == old else atom_dim(a)
-            )
+            replaced = _with_atom(dim, call, written)
             if len(_calls(replaced)) < len(_calls(dim)):
                 dim = replaced
                 break
         else:
             return dim
     return dim
+
+
+def _with_atom(dim: Dim, old: Atom, new: Dim) -> Dim:
+    return map_atoms(dim, lambda atom: new if atom == old else atom_dim(atom))
 
 
 def coefficient_of(dim: Dim, name: str) -> Dim | None:

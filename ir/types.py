@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import overload
 
 import ml_dtypes
 import numpy as np
@@ -31,6 +32,10 @@ class DType:
         """Whether elements share bytes: such a dtype is for storage, and nothing computes in it."""
         return self.bits < 8
 
+    @overload
+    def size(self, count: int) -> int: ...
+    @overload
+    def size(self, count: Dim) -> Dim: ...
     def size(self, count: Dim) -> Dim:
         """Bytes of `count` elements one after another, the last byte filled up."""
         return count * self.nbytes if not self.is_packed else ceildiv(count * self.bits, 8)

@@ -238,10 +238,11 @@ class _Lookups(IndexContext):
 def _integer_of(tree: Scalar, operands: Mapping[str, Dim | None]) -> Dim | None:
     if tree.fn == "arg":
         return operands[tree.value]
-    args = [_integer_of(arg, operands) for arg in tree.args]
-    if None in args or tree.fn not in ("add", "sub", "mul"):
+    if tree.fn not in ("add", "sub", "mul"):
         return None
-    left, right = args
+    left, right = (_integer_of(arg, operands) for arg in tree.args)
+    if left is None or right is None:
+        return None
     return {"add": left + right, "sub": left - right, "mul": left * right}[tree.fn]
 
 

@@ -110,8 +110,8 @@ def map_regions(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
             b.copy(node)
             continue
         operands = [b[v] for v in node.operands]
-        new = b.node(node.op, operands, {**node.attrs, **changed[node]}, loc=node.loc)
-        for old, result in zip(node.results, new.results):
+        copied = b.node(node.op, operands, {**node.attrs, **changed[node]}, loc=node.loc)
+        for old, result in zip(node.results, copied.results):
             b[old] = result
     return b.finish()
 

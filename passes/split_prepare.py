@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..ir.builder import Rebuilder
+from ..ir.dim import evaluate as evaluate_dim
 from ..ir.graph import Graph, Node, Value
 from ..ir.weight_only import decoding, is_view_of_weight, weight_only
 from . import findings
@@ -81,9 +82,9 @@ def _closed(graph: Graph, nodes: set[Node]) -> set[Node]:
 
 
 def _expands(node: Node) -> bool:
-    numel = node.results[0].type.numel
-    assert isinstance(numel, int), "weight-only nodes are static"
-    read = sum(v.type.numel for v in node.operands)
+    # weight-only nodes are static
+    numel = evaluate_dim(node.results[0].type.numel, {})
+    read = sum(evaluate_dim(v.type.numel, {}) for v in node.operands)
     return node.op.kind == "view" and numel > MAX_EXPANDED and numel >= 2 * read
 
 

@@ -99,7 +99,8 @@ def _transfer(node: Node, places: list[int | None], axes: Axes, symbol: str) -> 
     if node.op.kind == "source":
         return _source(node, axes, symbol)
     if all(place is None for place in places):
-        return _shared(node, axes, symbol)
+        _check_shared(node, axes, symbol)
+        return None
     if node.op is ATTENTION:
         return _attention(node, places)
     along = axes.follow(node, places)
@@ -123,7 +124,7 @@ def _source(node: Node, axes: Axes, symbol: str) -> int | None:
     return axis
 
 
-def _shared(node: Node, axes: Axes, symbol: str) -> None:
+def _check_shared(node: Node, axes: Axes, symbol: str) -> None:
     """What no token went into is the same for all: nothing in it may tell how many there are."""
 
     def reaches(dim: Dim) -> bool:

@@ -127,7 +127,7 @@ nonzero.routine = "numpy.nonzero"
 
 @nonzero.set_range
 def _(x, *, binds):
-    return 0, reduce(maximum, x.shape, 1) - 1
+    return 0, reduce(maximum, (1, *x.shape)) - 1
 
 
 @nonzero.set_reference

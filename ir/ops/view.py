@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..dim import Dim, product
-from ..index_map import Choose, Fill, Read
+from ..index_map import Choose, Fill, Mapped, Read
 from ..indexing import broadcast_index, delinearize, linearize, replaced
 from ..op import broadcast_shapes, normalize_axis, op
 from ..types import Shape
@@ -124,7 +124,7 @@ def _(*parts, axis):
 def _(at, index, *parts, axis):
     axis = normalize_axis(axis, parts[0].rank)
     end = at.result.shape[axis]
-    result = None
+    result: Mapped | None = None
     for number in reversed(range(len(parts))):
         start = end - parts[number].shape[axis]
         part = Read(number, replaced(index, axis, index[axis] - start))
