@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ir.dim import maximum
-from ..elements import Numbering, mapped, substituted
+from ..elements import Numbering, mapped, substituted, walk
 from ..loops import SUM, Apply, Cast, Const, Contract, Element, Index, LoopKernel, Reduction, Ref
 
 MAX_TERMS = 4  # accumulators a weight
@@ -44,14 +44,15 @@ def one_sweep(kernel: LoopKernel) -> LoopKernel | None:
         for row, along in terms:
             acc = Ref(f"acc{len(ws)}", dtype)
             ws.append(w if along is None else Apply("mul", (along, w), dtype))
-            sums.append(acc if row is None else Apply("mul", (acc, row), dtype))
+            sums.append(_times(acc, row))
         refs[f"acc{number}"] = _total(sums, dtype)
     stores = tuple(replace(s, value=substituted(s.value, refs=refs)) for s in part.stores)
+    read = {e.name for e in walk(stores) if isinstance(e, Ref)}
     swept = replace(
         part,
         x=Const(1.0, dtype),
         ws=tuple(ws),
-        stats=tuple(rewriting.sums.values()),
+        stats=tuple(r for r in rewriting.sums.values() if r.name in read),
         stores=stores,
         phases=(),
     )
@@ -70,32 +71,25 @@ class _Rewriting:
         self.shifts: dict[tuple[int, int], Element] = {}  # (v, mean(v)) -> v - mean(v)
 
     def take(self, reduction: Reduction) -> bool:
-        """Make a sum of one sweep, or several that it follows from."""
-        value = self.rewritten(reduction.value)
-        dtype = reduction.dtype
-        if not self.reads(value):
-            # the sum itself by way of the shifted one, which is all that a mean needs
-            first = substituted(value, {self.k: 0})
-            shifted = Apply("sub", (value, first), dtype)
-            ref = self.sum_of(shifted)
-            count = self.count(dtype)
-            if self.elements.number(first) != self.elements.number(value):
-                for scale in (1.0 / count.value,) if isinstance(count, Const) else ():
-                    mean = Apply("mul", (Ref(reduction.name, dtype), Const(scale, dtype)), dtype)
-                    off = Apply("mul", (ref, Const(scale, dtype)), dtype)
-                    key = self.elements.number(value), self.elements.number(mean)
-                    self.shifts[key] = Apply("sub", (shifted, off), dtype)
-            whole = Apply("mul", (first, count), dtype)
-            self.refs[reduction.name] = Apply("add", (ref, whole), dtype)
+        """Make the sum in one sweep, or of several sums of one sweep; False where it is none."""
+        value, dtype = self.rewritten(reduction.value), reduction.dtype
+        count = self.count(dtype)
+        if self.reads(value):
+            terms = self.terms(value)
+            if terms is None or len(terms) > MAX_TERMS:
+                return False
+            sums = [
+                _times(count if along is None else self.sum_of(along), row) for row, along in terms
+            ]
+            self.refs[reduction.name] = _total(sums, dtype)
             return True
-        terms = self.terms(value)
-        if terms is None or len(terms) > MAX_TERMS:
-            return False
-        sums = []
-        for row, along in terms:
-            made = self.count(dtype) if along is None else self.sum_of(along)
-            sums.append(made if row is None else Apply("mul", (made, row), dtype))
-        self.refs[reduction.name] = _total(sums, dtype)
+        self.refs[reduction.name] = self.sum_of(value)
+        if isinstance(count, Const):
+            by = Const(1.0 / count.value, dtype)
+            mean = Apply("mul", (Ref(reduction.name, dtype), by), dtype)
+            shifted = Apply("sub", (value, substituted(value, {self.k: 0})), dtype)
+            off = Apply("sub", (shifted, _times(self.sum_of(shifted), by)), dtype)
+            self.shifts[self.elements.number(value), self.elements.number(mean)] = off
         return True
 
     def rewritten(self, element: Element) -> Element:
@@ -126,6 +120,12 @@ class _Rewriting:
         """Whether a statistic is in the element."""
         return any(need.startswith("ref ") for need in self.elements.needs(e))
 
+    def may_cancel(self, e: Apply) -> bool:
+        """Whether one number a row meets elements that were not shifted towards it."""
+        along = [self.k in self.elements.needs(arg) for arg in e.args]
+        shifted = {self.elements.number(off) for off in self.shifts.values()}
+        return not all(along) and self.elements.number(e) not in shifted
+
     def terms(self, e: Element) -> list[Term] | None:
         """The element as a sum of products of one number a row and an element along k."""
         found = self._terms(e)
@@ -153,6 +153,8 @@ class _Rewriting:
         a, b = (self._terms(arg) for arg in e.args)
         if a is None or b is None:
             return None
+        if e.fn in ("add", "sub") and self.may_cancel(e):
+            return None
         match e.fn:
             case "add":
                 return [*a, *b]
@@ -168,6 +170,7 @@ class _Rewriting:
 
 
 def _times(a: Element | None, b: Element | None) -> Element | None:
+    """The product of what may be 1."""
     if a is None or b is None:
         return a or b
     return Apply("mul", (a, b), a.dtype)

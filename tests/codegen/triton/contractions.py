@@ -16,6 +16,8 @@ PROLOGUES: dict[str, Callable] = {
     "norm": lambda b, x: b.rms_norm(x, _row(b, x, "g")),
     "centered norm": lambda b, x: b.layer_norm(x, _row(b, x, "g"), _row(b, x, "bias")),
     "spread about the mean": lambda b, x: _spread_about_the_mean(b, x),
+    "norm and bias": lambda b, x: b.add(b.rms_norm(x, _row(b, x, "g")), _row(b, x, "bias")),
+    "half centered": lambda b, x: _half_centered(b, x),
     "clipped norm": lambda b, x: b.relu(b.layer_norm(x, _row(b, x, "g"), _row(b, x, "bias"))),
     "norm by the largest": lambda b, x: _by_the_largest(b, x),
     "activation": lambda b, x: b.silu(x),
@@ -70,11 +72,13 @@ def _spread_about_the_mean(b, x):
     return b.mul(_row(b, x, "g"), b.div(centered, deviation))
 
 
+def _half_centered(b, x):
+    half = b.mul(b.mean(x, axes=(-1,), keepdims=True), b.constant(0.5, x.dtype))
+    return b.mul(b.sub(x, half), _row(b, x, "g"))
+
+
 def _by_the_largest(b, x):
-    """x over the largest of its row, and half the mean off: statistics that x itself needs."""
-    top = b.max(b.abs(x), axes=(-1,), keepdims=True)
-    mean = b.mean(x, axes=(-1,), keepdims=True)
-    return b.mul(b.sub(b.div(x, top), b.mul(mean, b.constant(0.5, x.dtype))), _row(b, x, "g"))
+    return b.mul(b.div(x, b.max(b.abs(x), axes=(-1,), keepdims=True)), _row(b, x, "g"))
 
 
 def _joined(b, x):

@@ -47,7 +47,9 @@ ONE_SWEEP = {
     "centered norm": 3,  # of (x - x[0]) * g, of g, and of the bias
     "spread about the mean": 2,
     "norm by the largest": None,
+    "norm and bias": 2,
     "clipped norm": None,
+    "half centered": None,  # sums of x and of the mean would cancel in part
 }
 
 
