@@ -6,19 +6,9 @@ from ...ir.graph import Value
 from ..importer import Call, Declined, Scalar, handles
 
 
-@handles("silu.default")
-def _silu(call: Call, x: Value) -> Value:
-    return call.b.silu(x)
-
-
 @handles("gelu.default")
 def _gelu(call: Call, x: Value, approximate: str = "none") -> Value:
     return call.b.gelu_tanh(x) if approximate == "tanh" else call.b.gelu(x)
-
-
-@handles("relu.default")
-def _relu(call: Call, x: Value) -> Value:
-    return call.b.relu(x)
 
 
 @handles("relu6.default")

@@ -24,11 +24,6 @@ def _mm(call: Call, x: Value, y: Value) -> Value:
     return call.b.matmul(x, y)
 
 
-@handles("matmul.default", "mv.default", "dot.default", "linalg_matmul.default")
-def _matmul(call: Call, x: Value, y: Value) -> Value:
-    return matmul(call, x, y)
-
-
 @handles("inner.default")
 def _inner(call: Call, x: Value, y: Value) -> Value:
     if x.type.rank == 0 or y.type.rank == 0:
@@ -38,6 +33,7 @@ def _inner(call: Call, x: Value, y: Value) -> Value:
     return call.reshape(call.b.matmul(rows, others, transpose_w=True), call.shape)
 
 
+@handles("matmul.default", "mv.default", "dot.default", "linalg_matmul.default")
 def matmul(call: Call, x: Value, y: Value) -> Value:
     """torch.matmul: a vector on the left is a row, on the right a column."""
     left = call.reshape(x, (1, *x.shape)) if x.type.rank == 1 else x

@@ -16,13 +16,6 @@ from ..importer import HANDLERS, POISON, Call, Declined, Importer
 Operand = Value | Any  # a number or a dim is the same in the sub-graph, and no operand of ours
 
 
-class _Part(NamedTuple):
-    """A sub-graph, and whether all of it could be imported."""
-
-    graph: Graph
-    is_whole: bool
-
-
 def _cond(
     call: Call,
     pred: Value | bool,
@@ -32,11 +25,11 @@ def _cond(
 ) -> Any:
     if isinstance(pred, bool):
         raise Declined("its condition is known while tracing: branch in Python")
-    parts = [_part(call, name, m, operands) for name, m in (("then", then), ("else", otherwise))]
-    if not all(part.is_whole for part in parts):
+    first = _part(call, "then", then, operands)
+    second = _part(call, "else", otherwise, operands)
+    if first is None or second is None:
         return POISON
-    graphs = {"then": parts[0].graph, "otherwise": parts[1].graph}
-    return _tuple(call.b.cond(pred, *_values(operands), **graphs))
+    return _tuple(call.b.cond(pred, *_values(operands), then=first, otherwise=second))
 
 
 def _while_loop(
@@ -48,10 +41,11 @@ def _while_loop(
 ) -> Any:
     _require_tensors(carried, "carried")
     operands = (*carried, *others)
-    parts = [_part(call, "condition", condition, operands), _part(call, "body", body, operands)]
-    if not all(part.is_whole for part in parts):
+    test = _part(call, "condition", condition, operands)
+    step = _part(call, "body", body, operands)
+    if test is None or step is None:
         return POISON
-    graphs = {"condition": parts[0].graph, "body": parts[1].graph}
+    graphs = {"condition": test, "body": step}
     return _tuple(call.b.while_loop(*_values(operands), carried=len(carried), **graphs))
 
 
@@ -67,11 +61,11 @@ def _scan(
         raise Declined("nothing is carried from one step to the next")
     slices = [_Slice(x) for x in xs]
     part = _part(call, "body", body, (*init, *slices, *others))
-    if not part.is_whole:
+    if part is None:
         return POISON
     count = xs[0].shape[0] if xs else 0
     sizes = {"carried": len(init), "stacked": len(xs), "count": count}
-    return _tuple(call.b.scan(*init, *xs, *_values(others), body=part.graph, **sizes))
+    return _tuple(call.b.scan(*init, *xs, *_values(others), body=part, **sizes))
 
 
 HANDLERS.update({"cond": _cond, "while_loop": _while_loop, "scan": _scan})
@@ -83,7 +77,10 @@ class _Slice(NamedTuple):
     of: Value
 
 
-def _part(call: Call, name: str, module: fx.GraphModule, operands: Sequence[Operand]) -> _Part:
+def _part(
+    call: Call, name: str, module: fx.GraphModule, operands: Sequence[Operand]
+) -> Graph | None:
+    """A sub-graph; None where not all of it could be imported."""
     outer = call.importer
     b = Builder(name, call.b.symbols.values())
     inner = Importer(b, outer.table, outer.strip, outer.fallback, outer.missing)
@@ -98,10 +95,10 @@ def _part(call: Call, name: str, module: fx.GraphModule, operands: Sequence[Oper
         else:
             env[node] = operand
     results = inner.run(module.graph, module, env)
-    is_whole = all(result is not POISON for result in results)
-    if is_whole:
-        _require_tensors(results, f"a result of its {name}")
-    return _Part(b.graph(results if is_whole else ()), is_whole)
+    if any(result is POISON for result in results):
+        return None
+    _require_tensors(results, f"a result of its {name}")
+    return b.graph(results)
 
 
 def _require_tensors(values: Sequence[Operand], what: str) -> None:

@@ -28,41 +28,21 @@ def _as_bool(call: Call, x: Operand) -> Value:
     return call.b.ne(value, call.value(0, value.dtype))
 
 
-@handles("logical_and.default")
-def _logical_and(call: Call, x: Value, y: Value) -> Value:
-    return call.b.and_(_as_bool(call, x), _as_bool(call, y))
-
-
-@handles("logical_or.default")
-def _logical_or(call: Call, x: Value, y: Value) -> Value:
-    return call.b.or_(_as_bool(call, x), _as_bool(call, y))
-
-
-@handles("logical_xor.default")
-def _logical_xor(call: Call, x: Value, y: Value) -> Value:
-    return call.b.xor(_as_bool(call, x), _as_bool(call, y))
-
-
-@handles("logical_not.default")
-def _logical_not(call: Call, x: Value) -> Value:
-    return call.b.not_(_as_bool(call, x))
+def _logical(op: str) -> Any:
+    return lambda call, *operands: getattr(call.b, op)(*(_as_bool(call, x) for x in operands))
 
 
 def _bitwise(op: str) -> Any:
-    def combine(call: Call, x: Operand, y: Operand) -> Value:
-        return getattr(call.b, op)(call.value(x, call.dtype), call.value(y, call.dtype))
-
-    return combine
-
-
-for _name in ("and", "or", "xor"):
-    _handler = _bitwise("xor" if _name == "xor" else f"{_name}_")
-    handles(*overloads(f"bitwise_{_name}", f"__{_name}__"))(_handler)
+    return lambda call, *operands: getattr(call.b, op)(
+        *(call.value(x, call.dtype) for x in operands)
+    )
 
 
-@handles("bitwise_not.default")
-def _bitwise_not(call: Call, x: Value) -> Value:
-    return call.b.not_(x)
+for _name, _op in (("and", "and_"), ("or", "or_"), ("xor", "xor"), ("not", "not_")):
+    handles(f"logical_{_name}.default")(_logical(_op))
+for _name, _op in (("and", "and_"), ("or", "or_"), ("xor", "xor")):
+    handles(*overloads(f"bitwise_{_name}", f"__{_name}__"))(_bitwise(_op))
+handles("bitwise_not.default")(_bitwise("not_"))
 
 
 def _shift(is_left: bool) -> Any:

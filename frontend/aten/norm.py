@@ -25,24 +25,8 @@ def _flat(call: Call, weight: Value | None, width: Dim, fill: float, like: Value
     return call.value(call.reshape(weight, (width,)), like.dtype)
 
 
-def _layer_norm(
-    call: Call,
-    x: Value,
-    normalized_shape: tuple[Dim, ...],
-    weight: Value | None,
-    bias: Value | None,
-    eps: float,
-) -> Value:
-    rows = _rows(call, x, normalized_shape)
-    width = rows.shape[-1]
-    result = call.b.layer_norm(
-        rows, _flat(call, weight, width, 1.0, x), _flat(call, bias, width, 0.0, x), eps=eps
-    )
-    return call.reshape(result, x.shape)
-
-
 @handles("layer_norm.default")
-def _layer_norm_default(
+def _layer_norm(
     call: Call,
     x: Value,
     normalized_shape: tuple[Dim, ...],
@@ -51,7 +35,12 @@ def _layer_norm_default(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Value:
-    return _layer_norm(call, x, normalized_shape, weight, bias, eps)
+    rows = _rows(call, x, normalized_shape)
+    width = rows.shape[-1]
+    result = call.b.layer_norm(
+        rows, _flat(call, weight, width, 1.0, x), _flat(call, bias, width, 0.0, x), eps=eps
+    )
+    return call.reshape(result, x.shape)
 
 
 class _Unused:

@@ -48,27 +48,16 @@ def _sub(call: Call, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
 
 @handles(*overloads("rsub"))
 def _rsub(call: Call, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
-    return binary(call, "sub", y, x, 1) if alpha == 1 else _scaled_rsub(call, x, y, alpha)
+    return binary(call, "sub", y, x, alpha)
 
 
-def _scaled_rsub(call: Call, x: Operand, y: Operand, alpha: Scalar) -> Value:
-    scaled = call.b.mul(call.value(x, call.dtype), call.value(alpha, call.dtype))
-    return call.b.sub(call.value(y, call.dtype), scaled)
-
-
-@handles(*overloads("mul", "multiply"))
-def _mul(call: Call, x: Operand, y: Operand) -> Value:
-    return binary(call, "mul", x, y)
-
-
-@handles("maximum.default", "max.other")
-def _maximum(call: Call, x: Operand, y: Operand) -> Value:
-    return binary(call, "maximum", x, y)
-
-
-@handles("minimum.default", "min.other")
-def _minimum(call: Call, x: Operand, y: Operand) -> Value:
-    return binary(call, "minimum", x, y)
+for _op, _names in (
+    ("mul", overloads("mul", "multiply")),
+    ("maximum", ["maximum.default", "max.other"]),
+    ("minimum", ["minimum.default", "min.other"]),
+    ("floordiv", ["floor_divide.default", "floor_divide.Scalar"]),
+):
+    handles(*_names, may_fail=_op == "floordiv")(lambda call, x, y, op=_op: binary(call, op, x, y))
 
 
 @handles(
@@ -100,11 +89,6 @@ def _rounded_down(call: Call, left: Value, right: Value) -> tuple[Value, Value]:
     b, zero = call.b, call.value(0)
     is_negative = b.xor(b.lt(left, zero), b.lt(right, zero))
     return is_negative, b.ne(b.mod(left, right), zero)
-
-
-@handles("floor_divide.default", "floor_divide.Scalar", may_fail=True)
-def _floor_divide(call: Call, x: Operand, y: Operand) -> Value:
-    return binary(call, "floordiv", x, y)
 
 
 @handles(*overloads("remainder", kinds="Tensor Scalar Scalar_Tensor"), may_fail=True)
@@ -167,20 +151,21 @@ def _square(call: Call, x: Value) -> Value:
     return call.b.mul(x, x)
 
 
-@handles("addcmul.default")
-def _addcmul(call: Call, x: Value, y: Value, z: Value, value: Scalar = 1) -> Value:
-    product = call.b.mul(call.value(y, call.dtype), call.value(z, call.dtype))
-    return call.b.add(call.value(x, call.dtype), _times(call, product, value))
+def _with_combined(op: str) -> Any:
+    """X and so many times y * z, or y / z."""
+
+    def add(call: Call, x: Value, y: Value, z: Value, value: Scalar = 1) -> Value:
+        b, dtype = call.b, call.dtype
+        combined = getattr(b, op)(call.value(y, dtype), call.value(z, dtype))
+        if value != 1:
+            combined = b.mul(combined, call.parameter(value))
+        return b.add(call.value(x, dtype), combined)
+
+    return add
 
 
-def _times(call: Call, x: Value, factor: Scalar) -> Value:
-    return x if factor == 1 else call.b.mul(x, call.parameter(factor))
-
-
-@handles("addcdiv.default")
-def _addcdiv(call: Call, x: Value, y: Value, z: Value, value: Scalar = 1) -> Value:
-    quotient = call.b.div(call.value(y, call.dtype), call.value(z, call.dtype))
-    return call.b.add(call.value(x, call.dtype), _times(call, quotient, value))
+handles("addcmul.default")(_with_combined("mul"))
+handles("addcdiv.default")(_with_combined("div"))
 
 
 @handles(*overloads("lerp"))
@@ -212,16 +197,11 @@ def _unary(op: str) -> Any:
     return apply
 
 
-for _name in (*_TO_FLOAT, *sorted(_ROUNDING), "neg", "abs"):
+for _name in (*_TO_FLOAT, *sorted(_ROUNDING), "neg", "abs", "silu", "relu"):
     handles(f"{_name}.default")(_unary(_name))
 handles("absolute.default")(_unary("abs"))
 handles("negative.default")(_unary("neg"))
 handles("fix.default")(_unary("trunc"))
-
-
-@handles("positive.default")
-def _positive(call: Call, x: Value) -> Value:
-    return x
 
 
 @handles("tan.default")
@@ -280,7 +260,10 @@ def _round_decimals(call: Call, x: Value, *, decimals: int) -> Value:
     return call.value(back(b.round(there(call.value(x, wide), power)), power), x.dtype)
 
 
-@handles("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
+@handles(
+    *("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor"),
+    *("clamp_min.default", "clamp_min.Tensor"),
+)
 def _clamp(call: Call, x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     x = call.value(x, call.dtype)
     if min is not None:
@@ -288,11 +271,6 @@ def _clamp(call: Call, x: Value, min: Operand | None = None, max: Operand | None
     if max is not None:
         x = call.b.minimum(x, call.value(max, call.dtype))
     return x
-
-
-@handles("clamp_min.default", "clamp_min.Tensor")
-def _clamp_min(call: Call, x: Value, min: Operand) -> Value:
-    return _clamp(call, x, min)
 
 
 @handles("clamp_max.default", "clamp_max.Tensor")
@@ -312,6 +290,7 @@ def _clamp_max(call: Call, x: Value, max: Operand) -> Value:
     "type_as.default",
     "alias.default",
     "clone.default",
+    "positive.default",
     "contiguous.default",
     "detach.default",
     "lift_fresh_copy.default",

@@ -28,49 +28,33 @@ def fold(call: Call, op: str, x: Value, dim: Axes, keepdim: bool) -> Value:
     return getattr(call.b, op)(x, axes=axes, keepdims=keepdim) if axes else x
 
 
-@handles("sum.default", "sum.dim_IntList")
-def _sum(call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    return fold(call, "sum", call.value(x, call.dtype), dim, keepdim)
+def _fold_in(op: str) -> Any:
+    def apply(
+        call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
+    ) -> Value:
+        return fold(call, op, call.value(x, call.dtype), dim, keepdim)
+
+    return apply
 
 
-@handles("mean.default", "mean.dim")
-def _mean(
-    call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
-) -> Value:
-    return fold(call, "mean", call.value(x, call.dtype), dim, keepdim)
+for _name, _of_axes in (("sum", "dim_IntList"), ("mean", "dim"), ("prod", "dim_int")):
+    handles(f"{_name}.default", f"{_name}.{_of_axes}")(_fold_in(_name))
 
 
-@handles("prod.default", "prod.dim_int")
-def _prod(
-    call: Call, x: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
-) -> Value:
-    return fold(call, "prod", call.value(x, call.dtype), dim, keepdim)
+def _extremum(op: str) -> Any:
+    def find(call: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+        of_bools = {"max": "any", "min": "all"}[op]
+        return fold(call, of_bools if x.dtype == types.bool_ else op, x, dim, keepdim)
+
+    return find
 
 
-@handles("amax.default", "max.default")
-def _amax(call: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
-    return _extremum(call, "max", x, dim, keepdim)
+def _extremum_and_place(op: str) -> Any:
+    def find(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+        place = getattr(call.b, f"arg{op}")(x, axis=dim, keepdims=keepdim)
+        return _extremum(op)(call, x, dim, keepdim), place
 
-
-@handles("amin.default", "min.default")
-def _amin(call: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
-    return _extremum(call, "min", x, dim, keepdim)
-
-
-def _extremum(call: Call, op: str, x: Value, dim: Axes, keepdim: bool) -> Value:
-    if x.dtype == types.bool_:
-        return fold(call, {"max": "any", "min": "all"}[op], x, dim, keepdim)
-    return fold(call, op, x, dim, keepdim)
-
-
-@handles("max.dim", of_numbers=True)
-def _max_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return _extremum(call, "max", x, dim, keepdim), call.b.argmax(x, axis=dim, keepdims=keepdim)
-
-
-@handles("min.dim", of_numbers=True)
-def _min_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return _extremum(call, "min", x, dim, keepdim), call.b.argmin(x, axis=dim, keepdims=keepdim)
+    return find
 
 
 def _arg(op: str) -> Any:
@@ -83,8 +67,10 @@ def _arg(op: str) -> Any:
     return locate
 
 
-handles("argmax.default", of_numbers=True)(_arg("argmax"))
-handles("argmin.default", of_numbers=True)(_arg("argmin"))
+for _name in ("max", "min"):
+    handles(f"a{_name}.default", f"{_name}.default")(_extremum(_name))
+    handles(f"{_name}.dim", of_numbers=True)(_extremum_and_place(_name))
+    handles(f"arg{_name}.default", of_numbers=True)(_arg(f"arg{_name}"))
 
 
 def _quantifier(op: str) -> Any:
@@ -155,58 +141,31 @@ def _degrees(call: Call, count: Dim, correction: Scalar, dtype: DType) -> Value:
     return call.b.maximum(least, call.value(0, dtype))
 
 
-def _correction(unbiased: bool | None, correction: Scalar | None) -> Scalar:
-    if correction is not None:
-        return correction
-    return 1 if unbiased is None else int(unbiased)
-
-
-@handles("var.correction", of_numbers=True)
+@handles("var.correction", "std.correction", of_numbers=True)
 def _var(
     call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
 ) -> Value:
-    return variance(call, x, dim, _correction(None, correction), keepdim)
+    result = variance(call, x, dim, 1 if correction is None else correction, keepdim)
+    return call.b.sqrt(result) if str(call.node.target).startswith("aten.std") else result
 
 
-@handles("std.correction", of_numbers=True)
-def _std(
-    call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
-) -> Value:
-    return call.b.sqrt(_var(call, x, dim, correction, keepdim))
-
-
-@handles("var.dim", of_numbers=True)
+@handles("var.dim", "std.dim", of_numbers=True)
 def _var_dim(
     call: Call, x: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
 ) -> Value:
-    return variance(call, x, dim, int(unbiased), keepdim)
+    return _var(call, x, dim, int(unbiased), keepdim)
 
 
-@handles("std.dim", of_numbers=True)
-def _std_dim(
-    call: Call, x: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
-) -> Value:
-    return call.b.sqrt(variance(call, x, dim, int(unbiased), keepdim))
-
-
-@handles("var.default", of_numbers=True)
+@handles("var.default", "std.default", of_numbers=True)
 def _var_default(call: Call, x: Value, unbiased: bool = True) -> Value:
-    return variance(call, x, None, int(unbiased), False)
-
-
-@handles("std.default", of_numbers=True)
-def _std_default(call: Call, x: Value, unbiased: bool = True) -> Value:
-    return call.b.sqrt(variance(call, x, None, int(unbiased), False))
+    return _var(call, x, None, int(unbiased))
 
 
 @handles("var_mean.correction", of_numbers=True)
 def _var_mean(
     call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
-    return (
-        variance(call, x, dim, _correction(None, correction), keepdim),
-        fold(call, "mean", x, dim, keepdim),
-    )
+    return _var(call, x, dim, correction, keepdim), fold(call, "mean", x, dim, keepdim)
 
 
 @handles("linalg_vector_norm.default", "norm.ScalarOpt_dim", "norm.Scalar")

@@ -12,7 +12,7 @@ from .view import unpermute
 # torch's words for how updates are combined; a mean is a sum, divided
 _NAMES = {
     "sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "mul",
-    "amax": "max", "amin": "min",
+    "amax": "max", "amin": "min", "replace": "replace",
 }  # fmt: skip
 
 
@@ -63,14 +63,9 @@ def _elements(call: Call, x: Value, index: Value, source: Operand) -> Value:
 
 
 @handles("scatter.src", "scatter.value", of_numbers=True, may_fail=True)
-def _scatter(call: Call, x: Value, dim: int, index: Value, source: Operand) -> Value:
-    updates = _elements(call, x, index, source)
-    return _put(call, x, index, updates, dim % x.type.rank, "replace")
-
-
 @handles("scatter.reduce", "scatter.value_reduce", of_numbers=True, may_fail=True)
-def _scatter_with(
-    call: Call, x: Value, dim: int, index: Value, source: Operand, *, reduce: str
+def _scatter(
+    call: Call, x: Value, dim: int, index: Value, source: Operand, *, reduce: str = "replace"
 ) -> Value:
     updates = _elements(call, x, index, source)
     return _put(call, x, index, updates, dim % x.type.rank, _NAMES[reduce])
@@ -78,7 +73,7 @@ def _scatter_with(
 
 @handles("scatter_add.default", of_numbers=True, may_fail=True)
 def _scatter_add(call: Call, x: Value, dim: int, index: Value, source: Value) -> Value:
-    return _scatter_with(call, x, dim, index, source, reduce="add")
+    return _scatter(call, x, dim, index, source, reduce="add")
 
 
 @handles("scatter_reduce.two", of_numbers=True, may_fail=True)

@@ -8,28 +8,16 @@ from ..importer import Call, handles
 from .view import part
 
 
-@handles("sort.default", of_numbers=True)
-def _sort(call: Call, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
+@handles("sort.default", "sort.stable", of_numbers=True)
+def _sort(
+    call: Call, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> tuple[Value, Value]:
     return call.b.sort(x, axis=dim % x.type.rank, descending=descending)
 
 
-@handles("sort.stable", of_numbers=True)
-def _sort_stable(
-    call: Call, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> tuple[Value, Value]:
-    return _sort(call, x, dim, descending)
-
-
-@handles("argsort.default", of_numbers=True)
-def _argsort(call: Call, x: Value, dim: int = -1, descending: bool = False) -> Value:
-    return _sort(call, x, dim, descending)[1]
-
-
-@handles("argsort.stable", of_numbers=True)
-def _argsort_stable(
-    call: Call, x: Value, *, stable: bool, dim: int = -1, descending: bool = False
-) -> Value:
-    return _sort(call, x, dim, descending)[1]
+@handles("argsort.default", "argsort.stable", of_numbers=True)
+def _argsort(call: Call, x: Value, *args: Any, **options: Any) -> Value:
+    return _sort(call, x, *args, **options)[1]
 
 
 @handles("msort.default", of_numbers=True)

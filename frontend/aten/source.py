@@ -16,15 +16,11 @@ def _filled(call: Call, value: Value | Scalar) -> Value:
     return call.b.full(value=as_declared(value, dtype), shape=call.shape, dtype=dtype)
 
 
-@handles("full.default", "full_like.default", "new_full.default")
+@handles("full.default", "full_like.default", "new_full.default", "scalar_tensor.default")
+@handles("fill.Scalar", "fill.Tensor")
 def _full(call: Call, *like_and_value: Any, **__: Any) -> Value:
-    # full(size, value), full_like(x, value), new_full(x, size, value)
+    # full(size, value), full_like(x, value), new_full(x, size, value), scalar_tensor(value)
     return _filled(call, like_and_value[-1])
-
-
-@handles("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")
-def _zeros(call: Call, *_: Any, **__: Any) -> Value:
-    return _filled(call, 0)
 
 
 @handles("ones.default", "ones_like.default", "new_ones.default")
@@ -33,6 +29,7 @@ def _ones(call: Call, *_: Any, **__: Any) -> Value:
 
 
 @handles(
+    *("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default"),
     "empty.memory_format",
     "empty_like.default",
     "new_empty.default",
@@ -40,24 +37,9 @@ def _ones(call: Call, *_: Any, **__: Any) -> Value:
     "empty_strided.default",
     "new_empty_strided.default",
 )
-def _empty(call: Call, *_: Any, **__: Any) -> Value:
+def _zeros(call: Call, *_: Any, **__: Any) -> Value:
     # whatever a reader finds in fresh storage is a legal value; 0 is the same in every run
     return _filled(call, 0)
-
-
-@handles("fill.Scalar")
-def _fill(call: Call, _x: Value, value: Scalar) -> Value:
-    return _filled(call, value)
-
-
-@handles("fill.Tensor")
-def _fill_tensor(call: Call, _x: Value, value: Value) -> Value:
-    return call.broadcast(call.value(value, call.dtype), call.shape)
-
-
-@handles("scalar_tensor.default")
-def _scalar_tensor(call: Call, value: Scalar, **_: Any) -> Value:
-    return _filled(call, value)
 
 
 @handles("arange.default", "arange.start", "arange.start_step")

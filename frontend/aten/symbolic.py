@@ -20,33 +20,21 @@ def fraction(call: Call, x: Number) -> Value:
     return call.value(x, types.f64)
 
 
-def _binary(op: str) -> Handler:
-    def combine(call: Call, x: Number, y: Number) -> Value:
-        return getattr(call.b, op)(fraction(call, x), fraction(call, y))
-
-    return combine
-
-
-def _unary(op: str) -> Handler:
-    def apply(call: Call, x: Number) -> Value:
-        return getattr(call.b, op)(fraction(call, x))
-
-    return apply
+def _apply(op: str) -> Handler:
+    return lambda call, *numbers: getattr(call.b, op)(*(fraction(call, x) for x in numbers))
 
 
 # names of the Python functions that torch leaves in a graph for symbolic floats
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
-    **{name: _binary(op) for name, op in (("add", "add"), ("sub", "sub"), ("mul", "mul"))},
-    "truediv": _binary("div"),
-    "pow": _binary("pow"),
+    **{name: _apply(name) for name in ("add", "sub", "mul", "pow", "neg")},
+    "truediv": _apply("div"),
     "sym_float": fraction,
-    "neg": _unary("neg"),
-    "_sym_sqrt": _unary("sqrt"),
+    "_sym_sqrt": _apply("sqrt"),
     "_sym_log2": lambda call, x: call.b.div(
         call.b.log(fraction(call, x)), call.b.log(call.value(2.0, types.f64))
     ),
-    "_sym_cos": _unary("cos"),
-    "_sym_sin": _unary("sin"),
+    "_sym_cos": _apply("cos"),
+    "_sym_sin": _apply("sin"),
 }
 HANDLERS.update(_FUNCTIONS)
 

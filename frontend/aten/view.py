@@ -148,20 +148,6 @@ def _select(call: Call, x: Value, dim: int, index: Dim) -> Value:
     return call.reshape(part(call, x, axis, index, index + 1), call.shape)
 
 
-def _pieces(call: Call, x: Value, axis: int, sizes: list[Dim]) -> list[Value]:
-    pieces: list[Value] = []
-    start: Dim = 0
-    for size in sizes:
-        pieces.append(part(call, x, axis, start, start + size))
-        start = start + size
-    return pieces
-
-
-def _expected_sizes(call: Call, axis: int) -> list[Dim]:
-    # torch has computed how the axis divides; the sizes are checked against ours piece by piece
-    return [call.importer.table.dim(piece.shape[axis]) for piece in call.expected]
-
-
 @handles(
     "split.sizes",
     "split.default",
@@ -170,7 +156,14 @@ def _expected_sizes(call: Call, axis: int) -> list[Dim]:
 )
 def _split_sizes(call: Call, x: Value, _sizes: Any, dim: int = 0) -> list[Value]:
     axis = dim % x.type.rank
-    return _pieces(call, x, axis, _expected_sizes(call, axis))
+    pieces: list[Value] = []
+    start: Dim = 0
+    # torch has computed how the axis divides; the sizes are checked against ours piece by piece
+    for expected in call.expected:
+        stop = start + call.importer.table.dim(expected.shape[axis])
+        pieces.append(part(call, x, axis, start, stop))
+        start = stop
+    return pieces
 
 
 @handles("split.Tensor")
@@ -227,18 +220,9 @@ def _stack(call: Call, tensors: tuple[Value, ...], dim: int = 0) -> Value:
     return call.b.concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
 
 
-@handles("repeat.default")
-def _repeat(call: Call, x: Value, repeats: tuple[Dim, ...]) -> Value:
-    return tiled(call, x, list(repeats))
-
-
-@handles("tile.default")
-def _tile(call: Call, x: Value, dims: tuple[Dim, ...]) -> Value:
-    return tiled(call, x, [*[1] * (x.type.rank - len(dims)), *dims])
-
-
-def tiled(call: Call, x: Value, repeats: list[Dim]) -> Value:
-    """The whole of x laid side by side along each axis."""
+@handles("repeat.default", "tile.default")
+def _tile(call: Call, x: Value, repeats: tuple[Dim, ...]) -> Value:
+    repeats = (*[1] * (x.type.rank - len(repeats)), *repeats)
     shape = (1,) * (len(repeats) - x.type.rank) + x.shape
     if all(count == 1 for count in repeats):
         return call.reshape(x, shape)
