@@ -139,27 +139,48 @@ def _walk(
     if value is None or pytree._get_node_type(value) not in pytree.SUPPORTED_NODES:
         leaves.append({})
         return None
-    children, context = pytree.SUPPORTED_NODES[pytree._get_node_type(value)].flatten_fn(value)
-    children = list(children)
-    if isinstance(value, dict):
-        keys = list(context)
-        given = spec or {}
-        return {
-            key: _walk(child, given.get(key), f"{where}[{key!r}]", leaves, empty)
-            for key, child in zip(keys, children)
-        }
-    parts = list(spec) if spec else [None] * len(children)
-    if len(parts) != len(children):
-        raise DimError(
-            "dynamic_shapes does not match the arguments",
-            where=where,
-            facts=f"it has {len(parts)} entries, the argument {len(children)}",
-        )
+    children = _children(value)
+    parts = _parts(children, value, spec, where)
     walked = [
-        _walk(child, part, f"{where}[{i}]", leaves, empty)
-        for i, (child, part) in enumerate(zip(children, parts))
+        _walk(child, part, where + pytree.keystr(path), leaves, empty)
+        for (path, child), part in zip(children.items(), parts, strict=True)
     ]
-    return tuple(walked) if isinstance(value, tuple) else walked
+    # torch asks for its own containers as they are, and for a list where the class is the user's
+    kind = pytree._get_node_type(value)
+    if kind not in pytree.BUILTIN_TYPES:
+        return walked
+    _, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+    return pytree.SUPPORTED_NODES[kind].unflatten_fn(walked, context)
+
+
+def _children(container: Any) -> dict[Any, Any]:
+    """What a container holds, by its place in it."""
+    return dict(pytree.tree_flatten_with_path(container, lambda x: x is not container)[0])
+
+
+def _parts(children: Mapping[Any, Any], value: Any, spec: Any, where: str) -> list[Any]:
+    """What the specification of a container says of each of its children."""
+    if not spec:
+        return [None] * len(children)
+    if isinstance(value, dict):
+        if isinstance(spec, Mapping) and spec.keys() <= value.keys():
+            return [spec.get(key) for key in value]
+        facts = f"it is {spec!r}, the argument a dict of {', '.join(map(repr, value))}"
+    else:
+        kind = pytree._get_node_type(value)
+        if kind not in pytree.BUILTIN_TYPES and isinstance(spec, kind):
+            given = _children(spec)  # an instance of the user's class too, of specifications
+            return [given.get(path) for path in children]
+        if isinstance(spec, list | tuple) and len(spec) == len(children):
+            return list(spec)
+        has = f"has {len(spec)} entries" if isinstance(spec, list | tuple) else f"is {spec!r}"
+        facts = f"it {has}, the argument is a {type(value).__name__} of {len(children)}"
+    raise DimError(
+        "dynamic_shapes does not match the arguments",
+        where=where,
+        facts=facts,
+        fix="give the specifications in the container that the argument is in",
+    )
 
 
 def _tensor_axes(tensor: torch.Tensor, spec: Any, where: str) -> dict[int, DynamicAxis]:

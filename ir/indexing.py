@@ -69,6 +69,8 @@ def divmod_dim(a: Dim, b: Dim, facts: Facts) -> tuple[Dim, Dim]:
     """a // b and a % b, simplified by what is known of ranges."""
     if b == 1:
         return a, 0
+    if b == 0:
+        return 0, 0  # of an axis without elements: no index is ever asked for
     if facts.proved_le(0, a) and facts.proved_lt(a, b):
         return 0, a
     quotient: Dim = 0

@@ -178,6 +178,29 @@ def test_wrong_dynamic_shapes():
         import_module(Identity(), (x,), dynamic_shapes=({5: Dim("n")},))
 
 
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ({"pair": {0: Dim("n")}}, "at pair\\n.*the argument is a tuple of 2"),
+        ({"pair": (None,)}, "at pair\\n.*has 1 entries, the argument is a tuple of 2"),
+        ({"named": ({0: Dim("n")},)}, "at named\\n.*the argument a dict of 'y'"),
+        ({"named": {"z": {0: Dim("n")}}}, "at named\\n.*the argument a dict of 'y'"),
+    ],
+)
+def test_dynamic_shapes_in_other_containers_than_the_arguments(shapes, says):
+    """What is declared is never dropped: the axes would be static without a word."""
+
+    class Sum(nn.Module):
+        def forward(self, pair, named):
+            return pair[0] + pair[1] + named["y"]
+
+    x = torch.randn(3, 2)
+    with pytest.raises(DimError, match=says):
+        import_module(
+            Sum(), ((x, x), {"y": x}), dynamic_shapes={"pair": None, "named": None} | shapes
+        )
+
+
 def test_squeeze_of_an_axis_that_may_be_one_is_refused():
     class Squeeze(nn.Module):
         def forward(self, x):

@@ -1,7 +1,7 @@
 """Calls of a compiled module: what goes in, what comes out, and what changes from call to call."""
 
 import dataclasses
-from collections import namedtuple
+from collections import defaultdict, namedtuple
 
 import pytest
 import torch
@@ -38,6 +38,15 @@ class Named(dict):
 
 
 Pair = namedtuple("Pair", "left right")
+
+
+@dataclasses.dataclass
+class Registered:
+    a: torch.Tensor
+    b: torch.Tensor | None = None
+
+
+torch.export.register_dataclass(Registered, serialized_type_name="tests.Registered")
 
 
 def test_results_keep_their_containers():
@@ -84,7 +93,14 @@ EMPTY = {
     "softmax": lambda x: (x.softmax(0), x.softmax(1), x.exp()),
     "product": lambda x: (x @ x.t(), x.t() @ x, torch.cat([x, x]), x[:, None] * x[None]),
     "shapes": lambda x: (x.reshape(-1), x.t().contiguous(), x.flatten().view(-1, 2), x.cumsum(0)),
+    "attention": lambda x: attended(x.t().reshape(2, 3, x.shape[0], 1)),
 }
+
+
+def attended(q):
+    """Heads merged behind attention, as every model does it."""
+    seen = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    return seen.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1 if q.shape[2] else q.shape[1])
 
 
 def test_empty_batches_have_a_program_of_their_own():
@@ -117,6 +133,22 @@ def test_what_eager_refuses_of_an_empty_batch_is_refused_for_it_alone():
     with pytest.raises(tilewright.ShapeError, match="does not take these inputs"):
         compiled(X[:0])
     torch.testing.assert_close(compiled(X[:1]), X[0])
+
+
+def test_sizes_change_inside_of_any_container():
+    """Also of one that torch has by name only, or that is the user's."""
+
+    class Sums(nn.Module):
+        def forward(self, x, pair, ordered):
+            return x.a * 2 + pair.left, ordered["second"].sum(0)
+
+    compiled = tilewright.compile(Sums(), target="cpu")
+    for rows in (3, 5, 7):
+        x = torch.randn(rows, 4)
+        ordered = defaultdict(list, first=x, second=x + 1)
+        got = compiled(Registered(x, x + 1), Pair(x, x), ordered)
+        torch.testing.assert_close(got, (x * 3, (x + 1).sum(0)))
+    assert len(compiled.variants) == 2
 
 
 def test_constants_that_change_drop_the_oldest_program_with_one_warning(monkeypatch):
