@@ -13,10 +13,8 @@ Meaning. Of codes, (code - zero) * scale is the value (the op `dequantize`): `gr
 along the last axis share them, and `scale` and `zero` name the tensors that hold them.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
-from typing import Any, Self
 
 import numpy as np
 
@@ -148,20 +146,6 @@ class Encoding:
         codes = codes.reshape(*batch, blocks * per * self.stride)[..., :k] & (2**dtype.bits - 1)
         sign = np.int8(1 << (dtype.bits - 1) if dtype.kind == "int" else 0)
         return ((codes.astype(np.int8) ^ sign) - sign).astype(dtype.numpy).reshape(shape)
-
-    # ---- as data ----
-
-    def to_json(self) -> dict[str, Any]:
-        """What differs from plain rows."""
-        return {k: v for k, v in asdict(self).items() if v != getattr(ROWS, k)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. KeyError, TypeError or ValueError when it is not one."""
-        kinds = {"order": str, "stride": int, "group": int, "scale": str, "zero": str}
-        if any(type(value) is not kinds[name] for name, value in data.items()):
-            raise TypeError(f"{data!r} is no encoding")
-        return cls(**data)
 
     def __str__(self) -> str:
         text = self.order

@@ -1,9 +1,8 @@
 """How keys and values lie in memory: the contract of page_kv, the kernels and the cache."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from .types import DTYPES, DType, TensorType
+from .types import DType, TensorType
 
 # Names of a paged program's dims.
 NUM_TOKENS = "t"  # new tokens of all sequences, laid end to end
@@ -70,28 +69,3 @@ class KVLayout:
     def pools(self) -> tuple[Pool, ...]:
         """The pools of all layers: of each keys, then values."""
         return tuple(pool for layer in self.layers for pool in (layer.k, layer.v))
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for an artifact's manifest."""
-        layers = [
-            {"k": _pool_json(layer.k), "v": _pool_json(layer.v), "window": layer.window}
-            for layer in self.layers
-        ]
-        return {"page_size": self.page_size, "layers": layers}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> "KVLayout":
-        """The inverse of `to_json`."""
-        layers = (
-            LayerKV(_read_pool(item["k"]), _read_pool(item["v"]), item["window"])
-            for item in data["layers"]
-        )
-        return KVLayout(data["page_size"], tuple(layers))
-
-
-def _pool_json(pool: Pool) -> dict[str, Any]:
-    return {**asdict(pool), "dtype": pool.dtype.name}
-
-
-def _read_pool(data: dict[str, Any]) -> Pool:
-    return Pool(**{**data, "dtype": DTYPES[data["dtype"]]})

@@ -33,7 +33,7 @@ from ..ir.progress import Progress, unwatched
 from ..ir.signature import Parameter
 from ..ir.target import get_target
 from .cpu import instruction_sets
-from .program_json import plain
+from .plain_data import plain
 from .signature_json import parameters_from_json
 from .storage import (
     HASH_CHUNK,

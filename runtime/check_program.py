@@ -102,6 +102,11 @@ def _states(program: Program) -> Iterator[str]:
     if type(program.kv.page_size) is not int or program.kv.page_size < 1:
         yield f"a page has {program.kv.page_size!r} tokens"
         return
+    for layer in program.kv.layers:
+        pools = (layer.k, layer.v)
+        numbers = [n for pool in pools for n in (pool.num_heads, pool.head_dim)]
+        if min(numbers) < 1 or (layer.window is not None and layer.window < 1):
+            yield f"a layer's keys and values are {layer}"
     for pool in program.kv.pools:
         buffer = program.buffers.get(pool.state)
         if buffer is None or buffer.role != "state":
