@@ -349,9 +349,9 @@ def _first_line(error: Exception) -> str:
 def _user_frame(error: BaseException) -> str:
     """The innermost source line outside torch that led to the error."""
     frames = traceback.extract_tb(error.__traceback__)
-    torch_root = str(Path(torch.__file__).parent)
-    ours = str(Path(__file__).parent)
+    skipped = Path(torch.__file__).parent, Path(__file__).parent
     for frame in reversed(frames):
-        if not frame.filename.startswith((torch_root, ours, "<")):
-            return f"{Path(frame.filename).name}:{frame.lineno}: {frame.line}"
+        path = Path(frame.filename)
+        if not frame.filename.startswith("<") and not any(map(path.is_relative_to, skipped)):
+            return f"{path.name}:{frame.lineno}: {frame.line}"
     return ""

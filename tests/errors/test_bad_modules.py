@@ -11,6 +11,7 @@ from torch.export import Dim
 
 import tilewright
 from tilewright.codegen.cpp import binary as cpp
+from tilewright.frontend.trace import explain
 from tilewright.ir import switches
 from tilewright.ir.errors import TilewrightError
 
@@ -290,3 +291,14 @@ def test_a_pipeline_that_was_stopped_has_no_program(module):
         ),
     ):
         tilewright.compile(module, (X,), target="cpu")
+
+
+def test_the_line_is_the_users_though_its_path_begins_as_that_of_torch(tmp_path, monkeypatch):
+    path = tmp_path / "torch_models.py"
+    path.write_text("def forward():\n    raise ValueError('data-dependent')\n")
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    names = {}
+    exec(compile(path.read_text(), path, "exec"), names)
+    with pytest.raises(ValueError) as error:
+        names["forward"]()
+    assert explain(error.value).where.startswith("torch_models.py:2")
