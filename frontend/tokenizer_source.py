@@ -11,7 +11,6 @@ from .shards import read_json
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 

@@ -1,6 +1,6 @@
 """Functions that this process has registered, for graphs and programs to call by name."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .errors import DeviceError, listed
@@ -21,12 +21,18 @@ def register_function(name: str, function: Function) -> None:
 
 def find_functions(caller: str, names: Iterable[str]) -> dict[str, Function]:
     """The registered functions of these names; DeviceError naming all that are missing."""
+    return find_named(
+        _REGISTERED,
+        names,
+        f"{caller} calls {{}} functions that this process has not registered",
+        "call tilewright.ir.host_functions.register_function(name, function) first",
+    )
+
+
+def find_named(table: Mapping[str, Any], names: Iterable[str], what: str, fix: str) -> dict:
+    """A table's entries of these names; DeviceError `what`, about so many, names all it lacks."""
     names = tuple(dict.fromkeys(names))
-    missing = [name for name in names if name not in _REGISTERED]
+    missing = [name for name in names if name not in table]
     if missing:
-        raise DeviceError(
-            f"{caller} calls {len(missing)} functions that this process has not registered",
-            facts=listed(missing),
-            fix="call tilewright.ir.host_functions.register_function(name, function) first",
-        )
-    return {name: _REGISTERED[name] for name in names}
+        raise DeviceError(what.format(len(missing)), facts=listed(missing), fix=fix)
+    return {name: table[name] for name in names}

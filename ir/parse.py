@@ -7,7 +7,7 @@ import ast
 import re
 import types as _types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -306,13 +306,9 @@ def _literal(text: str) -> Any:
 
 def split_top(text: str) -> list[str]:
     """Split at commas outside brackets and quotes; empty text gives no parts."""
-    parts, depth, start, quote = [], 0, 0, ""
-    for i, c in enumerate(text):
-        if quote:
-            quote = "" if c == quote and text[i - 1] != "\\" else quote
-        elif c in "'\"":
-            quote = c
-        elif c in "([{":
+    parts, depth, start = [], 0, 0
+    for i, c in _unquoted(text):
+        if c in "([{":
             depth += 1
         elif c in ")]}":
             depth -= 1
@@ -324,13 +320,10 @@ def split_top(text: str) -> list[str]:
 
 
 def _closing(text: str) -> int | None:
-    depth, quote = 0, ""
-    for i, c in enumerate(text):
-        if quote:
-            quote = "" if c == quote and text[i - 1] != "\\" else quote
-        elif c in "'\"":
-            quote = c
-        elif c in "{}":
+    """Where the brace closes that `text` begins with."""
+    depth = 0
+    for i, c in _unquoted(text):
+        if c in "{}":
             depth += 1 if c == "{" else -1
             if depth == 0:
                 return i
@@ -338,14 +331,17 @@ def _closing(text: str) -> int | None:
 
 
 def _strip_comment(line: str) -> str:
-    if "#" not in line:
-        return line
+    at = next((i for i, c in _unquoted(line) if c == "#"), None) if "#" in line else None
+    return line[:at]
+
+
+def _unquoted(text: str) -> Iterator[tuple[int, str]]:
+    """The characters outside quotes, with their places."""
     quote = ""
-    for i, c in enumerate(line):
+    for i, c in enumerate(text):
         if quote:
-            quote = "" if c == quote and line[i - 1] != "\\" else quote
+            quote = "" if c == quote and text[i - 1] != "\\" else quote
         elif c in "'\"":
             quote = c
-        elif c == "#":
-            return line[:i]
-    return line
+        else:
+            yield i, c

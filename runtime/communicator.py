@@ -13,7 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..ir.errors import DeviceError, ShapeError, listed
+from ..ir.errors import DeviceError, ShapeError
+from ..ir.host_functions import find_named
 
 SLOT_BYTES = 1 << 20  # of one process, in the memory of a group: larger arrays go in pieces
 TIMEOUT = 300.0  # seconds that a process waits for the others of its group
@@ -162,12 +163,9 @@ def find_groups(
     program: str, names: Iterable[str], given: Mapping[str, Communicator]
 ) -> dict[str, Communicator]:
     """The communicator of each group that a program names; DeviceError tells all missing."""
-    names = tuple(dict.fromkeys(names))
-    missing = [name for name in names if name not in given]
-    if missing:
-        raise DeviceError(
-            f"{program} belongs to {len(missing)} groups of processes that were not given",
-            facts=listed(missing),
-            fix="pass communicators={name: ...}; runtime.communicator.Single() is a group of one",
-        )
-    return {name: given[name] for name in names}
+    return find_named(
+        given,
+        names,
+        f"{program} belongs to {{}} groups of processes that were not given",
+        "pass communicators={name: ...}; runtime.communicator.Single() is a group of one",
+    )

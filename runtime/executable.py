@@ -7,6 +7,7 @@ take turns.
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -126,19 +127,16 @@ class Executable:
         views = [view_of(array, stream) for array in inputs]
         self._check(views)
         with self._lock:
-            bound = self._bind(tuple(view.shape for view in views))
-            addresses = bound.addresses
-            placed = [self._on_device(view, b) for view, b in zip(views, self._inputs)]
-            for at, item in zip(self._input_at, placed):
-                addresses[at] = item.address
+            bound, kept = self._bind_to(views)
             results = self._results(bound, out)
-            bound.plan.run(addresses)
+            bound.plan.run(bound.addresses)
             if self._late:
                 results = self._late_results(bound, results)
             self._copy_out(bound, results)
             # the inputs are the caller's again when this returns: their owner may be a library with
             # a stream of its own, which would not wait for ours
             self.device.synchronize()
+            del kept
             self.faults.raise_first()
         return results if out is None else list(out)
 
@@ -282,6 +280,14 @@ class Executable:
             bound.arena = arena  # last: a process forked in the middle starts over
         return bound
 
+    def _bind_to(self, views: Sequence[View]) -> tuple[_Bound, list[View | Memory]]:
+        """Launches with the inputs' addresses, and what has to be kept while they run."""
+        bound = self._bind(tuple(view.shape for view in views))
+        kept = [self._on_device(view, b) for view, b in zip(views, self._inputs)]
+        for at, item in zip(self._input_at, kept):
+            bound.addresses[at] = item.address
+        return bound, kept
+
     def _grow_arena(self, nbytes: int) -> Memory:
         if self._arena is not None and self._arena.nbytes >= nbytes:
             return self._arena
@@ -370,13 +376,10 @@ class Executable:
         views = [view_of(array, self.device.dlpack_stream) for array in inputs]
         self._check(views)
         with self._lock:
-            bound = self._bind(tuple(view.shape for view in views))
-            keep = [self._on_device(view, b) for view, b in zip(views, self._inputs)]
-            for at, placed in zip(self._input_at, keep):
-                bound.addresses[at] = placed.address
+            bound, kept = self._bind_to(views)
             results = self._results(bound, None)
             runs = [bound.plan.profile(bound.addresses) for _ in range(repeats)]
-            del results
+            del kept, results
         if self._interpreter is not None:
             return Profile(of_steps(runs))  # type: ignore[arg-type]
         times = np.median(np.array(runs).reshape(repeats, -1), axis=0)
@@ -385,7 +388,4 @@ class Executable:
 
 
 def _nbytes(shape: tuple[int, ...], buffer: Buffer) -> int:
-    count = buffer.type.dtype.nbytes
-    for size in shape:
-        count *= size
-    return count
+    return prod(shape) * buffer.type.dtype.nbytes

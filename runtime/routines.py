@@ -4,21 +4,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..ir.errors import DeviceError, listed
-from ..ir.host_functions import Function
+from ..ir.host_functions import Function, find_named
 
 
 def find_routines(program: str, names: Iterable[str]) -> dict[str, Function]:
     """The routines of these names; DeviceError naming all that this version does not have."""
-    names = tuple(dict.fromkeys(names))
-    missing = [name for name in names if name not in ROUTINES]
-    if missing:
-        raise DeviceError(
-            f"{program} uses {len(missing)} library routines that are not here",
-            facts=f"{listed(missing)}\nthere are {', '.join(ROUTINES)}",
-            fix="compile the program again with this version",
-        )
-    return {name: ROUTINES[name] for name in names}
+    return find_named(
+        ROUTINES,
+        names,
+        f"{program} uses {{}} library routines that are not here",
+        f"compile the program again with this version, which has {', '.join(ROUTINES)}",
+    )
 
 
 def _nonzero(x: np.ndarray) -> np.ndarray:

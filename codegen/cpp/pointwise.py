@@ -1,6 +1,6 @@
 """Pointwise parts: outer axes shared among threads, the last axis swept."""
 
-from ...ir.dim import Dim, product
+from ...ir.dim import product
 from ..loops import Axis, LoopKernel, Pointwise
 from . import dims
 from .elements import Scope
@@ -71,8 +71,3 @@ def declarations(kernel: LoopKernel) -> list[str]:
     for i, symbol in enumerate(kernel.symbols):
         lines.append(f"const int64_t {dims.name(symbol)} = d[{i}];")
     return lines
-
-
-def extent_text(extent: Dim) -> str:
-    """An extent as a C++ expression."""
-    return dims.text(extent)
