@@ -1,9 +1,13 @@
 """Follows an index forward, from the value a template iterates over to the value it stores."""
 
+from collections.abc import Mapping, Sequence
+
 from ..ir.dim import Dim
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Node, Value
+from ..ir.indexing import linearize
 from .inline import Inliner
+from .loops import Element, Store
 
 
 def path_between(inliner: Inliner, start: Value, end: Value) -> list[Node] | None:
@@ -41,6 +45,33 @@ def forward_index(
             raise _not_followed(node, "it is not a one-to-one view")
         shape = result.shape
     return index
+
+
+def stores_after(
+    inliner: Inliner,
+    results: Mapping[Value, Element],
+    index: tuple[Dim, ...],
+    outputs: Sequence[Value],
+) -> tuple[Store, ...]:
+    """What a part stores that leaves the elements `results` at `index`: one store an output."""
+    for result, element in results.items():
+        inliner.bound[result] = lambda place, element=element: element
+    inliner.forget()
+    made = []
+    for output in outputs:
+        start, path = next(
+            (result, path)
+            for result in results
+            if (path := path_between(inliner, result, output)) is not None
+        )
+        made.append(store_at(inliner, output, forward_index(inliner, path, start, index)))
+    return tuple(made)
+
+
+def store_at(inliner: Inliner, output: Value, index: tuple[Dim, ...]) -> Store:
+    """The store of an output's element at `index`."""
+    value = inliner.element(output, index)
+    return Store(inliner.param(output, is_written=True), linearize(index, output.shape), value)
 
 
 def trailing_views(inliner: Inliner, value: Value) -> tuple[Value, list[Node]]:

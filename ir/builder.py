@@ -163,15 +163,13 @@ class Rebuilder(Builder):
     `self[v]` is the new value for an old one; assign `self[old] = new` to redirect uses.
     """
 
-    def __init__(self, graph: Graph, *, keep_arguments: bool = True):
+    def __init__(self, graph: Graph):
         super().__init__(graph.name, graph.symbols.values())
         self.source = graph
-        self._map: dict[Value, Value] = {}
-        if keep_arguments:
-            # arguments are shared, not copied: a Value without a node may be in many graphs
-            self.inputs, self.weights = list(graph.inputs), list(graph.weights)
-            self.states = list(graph.states)
-            self._map = {value: value for value in graph.arguments()}
+        # arguments are shared, not copied: a Value without a node may be in many graphs
+        self.inputs, self.weights = list(graph.inputs), list(graph.weights)
+        self.states = list(graph.states)
+        self._map: dict[Value, Value] = {value: value for value in graph.arguments()}
 
     def __getitem__(self, value: Value) -> Value:
         return self._map[value]

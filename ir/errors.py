@@ -120,7 +120,7 @@ def joined(problems: list[TilewrightError], what: str) -> TilewrightError:
     return type(problems[0])(what, facts=listed(lines), fix="; ".join(fixes))
 
 
-def shown(value: object, limit: int = 100) -> str:
+def shown(value: object) -> str:
     """`value` as text of bounded length, for messages about files that may hold anything."""
     text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    return text if len(text) <= 100 else f"{text[:100]}..."

@@ -5,7 +5,7 @@ from math import pi, sqrt
 from ..ir.builder import Builder
 from ..ir.graph import Value
 from .patterns import Any_, number, one_of, pat
-from .rewrite import Decline, rule
+from .rewrite import Decline, rule, rules_among
 
 x = Any_("x")
 _GELU = sqrt(2 / pi)
@@ -57,4 +57,4 @@ def gelu(b: Builder, x: Value, root: float = 0.0, divisor: float = 0.0):
     return b.gelu(x)
 
 
-ACTIVATION_RULES = [silu, gelu_tanh, gelu]
+ACTIVATION_RULES = rules_among(globals())

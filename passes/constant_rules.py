@@ -4,7 +4,7 @@ from ..ir.builder import Builder
 from ..ir.graph import Node, Value
 from ..ir.types import bool_
 from .patterns import Any_, number, pat
-from .rewrite import rule
+from .rewrite import rule, rules_among
 
 x, y = Any_("x"), Any_("y")
 
@@ -190,24 +190,4 @@ def cast_of_dim(b: Builder, dim: Node, root: Node):
     return b.dim_value(value=dim.attrs["value"], dtype=dtype) if dtype.is_integer else None
 
 
-CONSTANT_RULES = [
-    plus_zero,
-    times_one,
-    small_power,
-    one_over_root,
-    twice_negated,
-    known_side,
-    known_condition,
-    same_branches,
-    negated_condition,
-    cast_of_constant,
-    iota_of_one,
-    slice_of_iota,
-    cast_of_iota,
-    iota_plus_constant,
-    iota_plus_dim,
-    known_dim,
-    dims_together,
-    dim_and_constant,
-    cast_of_dim,
-]
+CONSTANT_RULES = rules_among(globals())

@@ -4,7 +4,7 @@ Invariant held here, not by rules: a value computed inside a match is not used o
 rewrite would compute it twice), unless the rule says that its inside may be shared.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,18 +61,23 @@ def rule(
     return make
 
 
-def rewrite(graph: Graph, rules: Iterable[Rule], *, rounds: int = MAX_ROUNDS) -> Graph:
+def rules_among(names: Mapping[str, Any]) -> list[Rule]:
+    """The rules of a module, given its `globals()`, in the order in which they stand there."""
+    return [each for each in names.values() if isinstance(each, Rule)]
+
+
+def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
     """`graph` after the rules have nothing more to do; the same object if none fired."""
     table: dict[str, list[tuple[Rule, OpPattern]]] = {}
     for each in rules:
         for pattern in each.patterns:
             table.setdefault(pattern.op.name, []).append((each, pattern))
-    for _ in range(rounds):
+    for _ in range(MAX_ROUNDS):
         swept = _Sweep(graph, table).run()
         if swept is graph:
             return graph
         graph = swept
-    findings.current().note(f"stopped after {rounds} rounds: rules may undo each other")
+    findings.current().note(f"stopped after {MAX_ROUNDS} rounds: rules may undo each other")
     return graph
 
 

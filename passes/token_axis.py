@@ -48,10 +48,10 @@ class TokenFacts:
             )
 
 
-def first_of(problems: Sequence[str], count: int = SHOWN_PROBLEMS) -> str:
+def first_of(problems: Sequence[str]) -> str:
     """The first of a list, and how many more there are: layers repeat what is wrong with one."""
-    more = len(problems) - count
-    return "\n".join([*problems[:count], *([f"... and {more} more"] if more > 0 else [])])
+    more = len(problems) - SHOWN_PROBLEMS
+    return "\n".join([*problems[:SHOWN_PROBLEMS], *([f"... and {more} more"] if more > 0 else [])])
 
 
 class Mixing(Exception):
@@ -70,9 +70,9 @@ def token_symbol(graph: Graph) -> str:
     return str(shape[1])
 
 
-def analyse(graph: Graph, symbol: str | None = None) -> TokenFacts:
-    """Follow the token axis, of size `symbol`, from the inputs through every node."""
-    symbol = token_symbol(graph) if symbol is None else symbol
+def analyse(graph: Graph) -> TokenFacts:
+    """Follow the token axis, from the inputs through every node."""
+    symbol = token_symbol(graph)
     axes: dict[Value, int | None] = {}
     ops = Axes(graph.facts)
     for value in graph.arguments():

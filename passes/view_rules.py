@@ -5,7 +5,7 @@ from ..ir.dim import Dim
 from ..ir.graph import Node, Value
 from ..ir.op import normalize_axis
 from .patterns import Any_, pat
-from .rewrite import rule
+from .rewrite import rule, rules_among
 
 x, y = Any_("x"), Any_("y")
 
@@ -157,17 +157,4 @@ def concat_of_slices(b: Builder, parts: list[Value], axis: int) -> Value | None:
     return b.slice(source, axis=axis, start=first.attrs["start"], stop=at)
 
 
-VIEW_RULES = [
-    axis_from_front,
-    same_shape,
-    reshape_twice,
-    broadcast_twice,
-    broadcast_adds_ones,
-    transpose_moves_ones,
-    transpose_twice,
-    transpose_between_reshapes,
-    slice_all,
-    slice_twice,
-    slice_of_padding,
-    pad_nothing,
-]
+VIEW_RULES = rules_among(globals())

@@ -18,7 +18,7 @@ from ..ir.errors import DeviceError, OutOfMemory
 from ..ir.program import ALIGNMENT, Program
 from ..ir.switches import get as get_switch
 from . import cgroup
-from .device import Launch
+from .device import Launch, check_room
 
 # bytes and operations of a run that one core does in 100 us: waking others, and waiting for them
 # after each step, takes as long, and far longer where they have other work
@@ -132,15 +132,15 @@ class CpuDevice:
         """Fill with zero bytes."""
         memory.bytes[:] = 0
 
-    def upload(self, memory: HostMemory, array: np.ndarray, offset: int = 0) -> None:
+    def upload(self, memory: HostMemory, array: np.ndarray) -> None:
         """Copy `array` into `memory`."""
-        _check_room(memory, array, offset)
-        self.copy(memory.address + offset, array.ctypes.data, array.nbytes)
+        check_room(memory, array)
+        self.copy(memory.address, array.ctypes.data, array.nbytes)
 
-    def download(self, memory: HostMemory, array: np.ndarray, offset: int = 0) -> None:
+    def download(self, memory: HostMemory, array: np.ndarray) -> None:
         """Copy from `memory` into `array`."""
-        _check_room(memory, array, offset)
-        self.copy(array.ctypes.data, memory.address + offset, array.nbytes)
+        check_room(memory, array)
+        self.copy(array.ctypes.data, memory.address, array.nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between two addresses."""
@@ -158,11 +158,6 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Nothing to wait for: a run returns when it is done."""
-
-
-def _check_room(memory: HostMemory, array: np.ndarray, offset: int) -> None:
-    assert array.flags.c_contiguous, "only dense arrays are copied"
-    assert 0 <= offset <= memory.nbytes - array.nbytes, "a copy must stay inside the memory"
 
 
 def _no_memory(nbytes: int, what: str, available: int) -> OutOfMemory:

@@ -17,6 +17,7 @@ from ..ir.errors import DeviceError, OutOfMemory
 from ..ir.fork_lock import tell_after_fork
 from ..ir.program import Program
 from .cuda_module import CudaModule
+from .device import check_room
 
 POOLED_BYTES = 32 << 20  # smaller requests come from a pool: outputs and inputs of every call
 KEPT_BYTES = 512 << 20  # of freed pool memory that is kept for the next request
@@ -170,17 +171,15 @@ class CudaDevice:
                 self.driver.cuMemsetD8Async(memory.address, 0, memory.nbytes, self._raw_stream)
             )
 
-    def upload(self, memory: CudaMemory, array: np.ndarray, offset: int = 0) -> None:
+    def upload(self, memory: CudaMemory, array: np.ndarray) -> None:
         """Copy `array` into `memory`; it may be changed once this returns."""
-        _check_room(memory, array, offset)
+        check_room(memory, array)
         if not array.nbytes:
             return
         self.enter()
         source = array.ctypes.data
         self.check(
-            self.driver.cuMemcpyHtoDAsync(
-                memory.address + offset, source, array.nbytes, self._raw_stream
-            )
+            self.driver.cuMemcpyHtoDAsync(memory.address, source, array.nbytes, self._raw_stream)
         )
         if self._is_pinned(source):  # then the copy is only begun; pageable memory is staged first
             self.synchronize()
@@ -189,15 +188,15 @@ class CudaDevice:
         attribute = self.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         return int(self.driver.cuPointerGetAttribute(attribute, address)[0]) == 0
 
-    def download(self, memory: CudaMemory, array: np.ndarray, offset: int = 0) -> None:
+    def download(self, memory: CudaMemory, array: np.ndarray) -> None:
         """Copy from `memory` into `array`, after waiting for the work before."""
-        _check_room(memory, array, offset)
+        check_room(memory, array)
         if not array.nbytes:
             return
         self.enter()
         self.check(
             self.driver.cuMemcpyDtoHAsync(
-                array.ctypes.data, memory.address + offset, array.nbytes, self._raw_stream
+                array.ctypes.data, memory.address, array.nbytes, self._raw_stream
             )
         )
         self.synchronize()
@@ -231,11 +230,6 @@ class CudaDevice:
             self.enter()
             self.driver.cuStreamSynchronize(self._raw_stream)
             self.driver.cuLibraryUnload(library)
-
-
-def _check_room(memory: CudaMemory, array: np.ndarray, offset: int) -> None:
-    assert array.flags.c_contiguous, "only dense arrays are copied"
-    assert 0 <= offset <= memory.nbytes - array.nbytes, "a copy must stay inside the memory"
 
 
 def _text(value: Any) -> str:

@@ -104,14 +104,14 @@ class Device(Protocol):
         """Fill with zero bytes."""
         ...
 
-    def upload(self, memory: Memory, array: np.ndarray, offset: int = 0) -> None:
-        """Copy a C-contiguous host array to `offset` bytes into `memory`.
+    def upload(self, memory: Memory, array: np.ndarray) -> None:
+        """Copy a C-contiguous host array to the beginning of `memory`.
 
         The array may be changed once this returns.
         """
         ...
 
-    def download(self, memory: Memory, array: np.ndarray, offset: int = 0) -> None:
+    def download(self, memory: Memory, array: np.ndarray) -> None:
         """Copy into a C-contiguous host array, after waiting for the work before."""
         ...
 
@@ -126,3 +126,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until everything asked for is done."""
         ...
+
+
+def check_room(memory: Memory, array: np.ndarray) -> None:
+    """What a caller of `upload` or `download` has to hold."""
+    assert array.flags.c_contiguous, "only dense arrays are copied"
+    assert array.nbytes <= memory.nbytes, "a copy must stay inside the memory"

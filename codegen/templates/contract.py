@@ -6,11 +6,11 @@ from dataclasses import replace
 from ...ir.builder import Builder
 from ...ir.dim import Dim, maximum, product, symbols_of
 from ...ir.graph import Node, Value
-from ...ir.indexing import delinearize, linearize
+from ...ir.indexing import delinearize
 from ...ir.target import Target
 from ...ir.types import DType, f32
 from ..elements import Numbering
-from ..forward import forward_index, path_between
+from ..forward import forward_index, path_between, store_at
 from ..groups import Group
 from ..inline import Inliner, broadcast_index, build_scalar
 from ..loops import (
@@ -251,13 +251,10 @@ class _ContractLowering:
             self.inliner.keep_plain = False
 
     def store(self, output: Value, index: tuple[Dim, ...]) -> Store:
-        inliner = self.inliner
-        path = path_between(inliner, self.result, output)
+        path = path_between(self.inliner, self.result, output)
         assert path is not None, "what a contraction's kernel stores depends on it"
-        at = forward_index(inliner, path, self.result, index)
-        value = inliner.element(output, at)
-        offset = linearize(at, output.shape)
-        return Store(inliner.param(output, is_written=True), offset, value)
+        at = forward_index(self.inliner, path, self.result, index)
+        return store_at(self.inliner, output, at)
 
 
 def _refs(elements: Numbering, e: Element) -> list[str]:

@@ -11,12 +11,11 @@ from typing import ClassVar
 from ...ir.combine import Combine
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.graph import Node, Value
-from ...ir.indexing import linearize
 from ...ir.target import Target
 from ...ir.types import DType
 from ..cost import scaled
 from ..elements import index_facts
-from ..forward import forward_index, path_between
+from ..forward import stores_after
 from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
@@ -101,19 +100,10 @@ class ScanTemplate(Template):
         axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape))
         value = inliner.element(x, index)
         dtype = widened(x.dtype)
-        ref = Ref(RESULT, dtype)
-        inliner.bound[result] = lambda place: ref
-        inliner.forget()
-        stores = []
-        for output in outputs:
-            path = path_between(inliner, result, output) or []
-            place = forward_index(inliner, path, result, index)
-            stored = inliner.element(output, place)
-            number = inliner.param(output, is_written=True)
-            stores.append(Store(number, linearize(place, output.shape), stored))
+        stores = stores_after(inliner, {result: Ref(RESULT, dtype)}, index, outputs)
         rows = tuple(a for i, a in enumerate(axes) if i != at and a.extent != 1)
         is_across = any(d != 1 for d in x.shape[at + 1 :])
-        return (Scan(rows, axes[at], value, node.op.combine, dtype, tuple(stores), is_across),)
+        return (Scan(rows, axes[at], value, node.op.combine, dtype, stores, is_across),)
 
     def points(self, part: Scan) -> Dim:
         return product(a.extent for a in (*part.rows, part.axis))

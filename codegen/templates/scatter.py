@@ -11,13 +11,13 @@ from typing import ClassVar
 from ...ir.combine import Combine
 from ...ir.dim import Dim, product, symbol
 from ...ir.graph import Node, Value
-from ...ir.indexing import delinearize, linearize
+from ...ir.indexing import delinearize
 from ...ir.op import normalize_axis
 from ...ir.ops.scatter import COMBINES
 from ...ir.target import Target
 from ...ir.types import DType
 from ..elements import index_facts
-from ..forward import forward_index, path_between
+from ..forward import stores_after
 from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
@@ -130,16 +130,7 @@ class ScatterTemplate(Template):
         checked = inliner.checked(chosen, node, where, x.shape[at])
         start, value = inliner.element(x, index), inliner.element(updates, update)
         dtype = widened(x.dtype)
-        ref = Ref(RESULT, dtype)
-        inliner.bound[result] = lambda place: ref
-        inliner.forget()
-        stores = []
-        for output in outputs:
-            path = path_between(inliner, result, output) or []
-            to = forward_index(inliner, path, result, index)
-            stored = inliner.element(output, to)
-            number = inliner.param(output, is_written=True)
-            stores.append(Store(number, linearize(to, output.shape), stored))
+        stores = stores_after(inliner, {result: Ref(RESULT, dtype)}, index, outputs)
         return (
             Scatter(
                 axes[:at],
@@ -152,7 +143,7 @@ class ScatterTemplate(Template):
                 value,
                 COMBINES[node.attrs["combine"]],
                 dtype,
-                tuple(stores),
+                stores,
             ),
         )
 

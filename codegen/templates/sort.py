@@ -10,12 +10,11 @@ from typing import ClassVar
 from ...ir.dim import Dim, product
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
-from ...ir.indexing import linearize
 from ...ir.op import normalize_axis
 from ...ir.target import Target
 from ...ir.types import i64
 from ..elements import index_facts
-from ..forward import forward_index, path_between
+from ..forward import stores_after
 from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, Index, LoopKernel, Part, Store
@@ -89,23 +88,10 @@ class SortTemplate(Template):
         value = inliner.element(x, index)
         place = Index(index[at], i64)
         results = dict(zip(node.results, (value, place)))
-        for result, element in results.items():
-            inliner.bound[result] = lambda to, element=element: element
-        inliner.forget()
-        stores = []
-        for output in outputs:
-            start, path = next(
-                (result, path)
-                for result in results
-                if (path := path_between(inliner, result, output)) is not None
-            )
-            to = forward_index(inliner, path, start, ranked)
-            stored = inliner.element(output, to)
-            number = inliner.param(output, is_written=True)
-            stores.append(Store(number, linearize(to, output.shape), stored))
+        stores = stores_after(inliner, results, ranked, outputs)
         rows = tuple(a for i, a in enumerate(axes) if i != at and a.extent != 1)
         descends = node.attrs.get("descending", node.attrs.get("largest"))
-        return (Sort(rows, axes[at], value, descends, rank, tuple(stores)),)
+        return (Sort(rows, axes[at], value, descends, rank, stores),)
 
     def points(self, part: Sort) -> Dim:
         return product(a.extent for a in (*part.rows, part.axis))

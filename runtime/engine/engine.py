@@ -5,7 +5,7 @@ care of that.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -51,7 +51,6 @@ class Engine:
         runner: Runner,
         config: EngineConfig,
         tokenizer: Tokenizer | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ):
         pool_tokens = runner.num_pages * runner.page_size
         # a context that the pool cannot hold could only end in OutOfPages
@@ -60,7 +59,7 @@ class Engine:
         ends = frozenset(t for t in config.eos_token_ids if 0 <= t < runner.vocab_size)
         self.config = replace(config, context_len=context_len, eos_token_ids=ends)
         self.model_context_len = config.context_len
-        self.runner, self.tokenizer, self._clock = runner, tokenizer, clock
+        self.runner, self.tokenizer = runner, tokenizer
         self._begin()
         runner.reserve(
             self.scheduler.max_num_batched_tokens, config.max_num_seqs, self.config.context_len
@@ -106,7 +105,7 @@ class Engine:
         sequence.text = self._text_stream(sequence)
         self.scheduler.add(sequence)
         ends = frozenset() if params.ignore_eos else self.config.eos_token_ids
-        self._live[sequence] = _Live(self._clock(), ends | frozenset(params.stop_token_ids))
+        self._live[sequence] = _Live(time.perf_counter(), ends | frozenset(params.stop_token_ids))
         return sequence
 
     def check(self, prompt: Seq[int], params: SamplingParams) -> None:
@@ -173,7 +172,7 @@ class Engine:
 
     def step(self) -> list[Sequence]:
         """Run one step. -> the sequences that got a token or were finished by it."""
-        begin = self._clock()
+        begin = time.perf_counter()
         work = self.scheduler.schedule()
         changed = self._failed()
         if work:
@@ -190,7 +189,7 @@ class Engine:
             changed += self._advance(work, choices)
             decode = sum(w.count for w in work if w.count == 1 and w.sequence.num_output > 1)
             prefill = sum(w.count for w in work) - decode
-            self.stats.count(prefill, decode, self._clock() - begin)
+            self.stats.count(prefill, decode, time.perf_counter() - begin)
         self.stats.preemptions = self.scheduler.num_preemptions
         return changed
 
@@ -264,7 +263,7 @@ class Engine:
             sequence.logprobs.append(choice.top)
             sequence.cumulative_logprob += choice.logprob or 0.0
         if sequence.first_token_seconds is None:
-            sequence.first_token_seconds = self._clock() - live.arrival
+            sequence.first_token_seconds = time.perf_counter() - live.arrival
             self.stats.first_token_seconds = sequence.first_token_seconds
         is_end = token in live.ends and sequence.num_output >= params.min_tokens
         if sequence.text is not None and (not is_end or params.include_stop_str_in_output):

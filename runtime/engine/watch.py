@@ -18,21 +18,16 @@ DELAY = 1.0  # seconds before a bar is shown: short calls show none
 class Watch:
     """Tells `listeners` after steps how far `groups` are, one group of sequences a prompt."""
 
-    def __init__(
-        self,
-        groups: Seq[Seq[Sequence]],
-        listeners: Seq[Progress],
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self._groups, self._clock = groups, clock
+    def __init__(self, groups: Seq[Seq[Sequence]], listeners: Seq[Progress]):
+        self._groups = groups
         self._listeners = [listener for listener in listeners if listener is not unwatched]
-        self._next = clock()
+        self._next = time.monotonic()
 
     def after_step(self, is_last: bool) -> None:
         """Report, if that was not done just now."""
-        if not self._listeners or (self._clock() < self._next and not is_last):
+        if not self._listeners or (time.monotonic() < self._next and not is_last):
             return
-        self._next = self._clock() + EVERY
+        self._next = time.monotonic() + EVERY
         report = self._state()
         for listener in self._listeners:
             listener(*report)
