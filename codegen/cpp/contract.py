@@ -166,8 +166,7 @@ class _Tiled:
 
     def rows(self, scope: Scope, refs=None) -> None:
         m = dims.name(self.part.m.name)
-        for line in self.batch_lines():
-            scope.write(line)
+        scope.write(*self.batch_lines())
         scope.write(f"const int64_t {m} = m0 + r;")
 
     # ---- prologue ----

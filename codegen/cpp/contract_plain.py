@@ -22,8 +22,7 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     refs = {f"acc{i}": (f"acc{i}[{dims.name(n)} - n0]", outer | {n}) for i in range(len(part.ws))}
     scope = Scope(kernel, outer | {n, k}, refs, extents=(*part.batch, part.m, part.n, part.k))
     scope.push(outer, hoists=False)
-    for line in decode(rows, "item / blocks"):
-        scope.write(line)
+    scope.write(*decode(rows, "item / blocks"))
     columns, extent = dims.text(part.n.extent), dims.text(part.k.extent)
     scope.write(f"const int64_t n0 = item % blocks * {_COLUMNS};")
     scope.write(f"const int64_t n1 = tw_lesser(n0 + {_COLUMNS}, {columns});")

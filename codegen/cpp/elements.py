@@ -87,12 +87,11 @@ class Scope:
     def close(self, *head: str) -> None:
         """Leave the innermost block: its lines, indented, behind `head` and up to a brace."""
         lines = self.pop()
-        for line in (*head, *("    " + x for x in lines), "}"):
-            self.write(line)
+        self.write(*head, *("    " + x for x in lines), "}")
 
-    def write(self, line: str) -> None:
-        """A line of the innermost block."""
-        self.levels[-1].lines.append(line)
+    def write(self, *lines: str) -> None:
+        """Lines of the innermost block."""
+        self.levels[-1].lines += lines
 
     def fresh(self, stem: str = "x") -> str:
         """A variable name not used yet."""

@@ -38,8 +38,7 @@ def emit_pointwise(kernel: LoopKernel, part: Pointwise, name: str) -> list[str]:
         scope.write(f"const int64_t lo = item % blocks * {BLOCK};")
         scope.write(f"const int64_t hi = tw_lesser(lo + {BLOCK}, {extent});")
         lo, hi = "lo", "hi"
-    for line in decode(outer, "item" if is_whole else "item / blocks"):
-        scope.write(line)
+    scope.write(*decode(outer, "item" if is_whole else "item / blocks"))
     sweep(scope, inner.name, lo, hi, [store_sink(s) for s in part.stores])
     return [*lines, *("        " + line for line in scope.pop()), "    }", "}"]
 

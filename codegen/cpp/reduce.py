@@ -97,8 +97,7 @@ class _Emitter:
         """The body of the loop over rows."""
         scope, part = self.scope, self.part
         scope.push(self.known, hoists=False)
-        for line in decode(tuple(a for a in part.rows if a.extent != 1), "row"):
-            scope.write(line)
+        scope.write(*decode(tuple(a for a in part.rows if a.extent != 1), "row"))
         for number, phase in enumerate(part.phases):
             if not self.chunked:
                 sweep_row(scope, part.axis, phase, self.name, self.known)
@@ -155,8 +154,7 @@ class _Emitter:
             f"        {total}.merge(shared{number}[chunk]);",
             "}",
         ]
-        for line in lines:
-            scope.write(line)
+        scope.write(*lines)
         return [f"{total}.s{i}" for i in range(len(phase))]
 
     def struct(self, name: str, number: int, phase: Sequence[Reduction]) -> list[str]:

@@ -43,15 +43,13 @@ def _along(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
     scope = Scope(kernel, known | {part.axis.name}, extents=(*part.rows, part.axis))
     axis, extent = dims.name(part.axis.name), dims.text(part.axis.extent)
     scope.push(known, hoists=False)
-    _write(
-        scope,
+    scope.write(
         *decode(part.rows, "item / chunks"),
         f"const int64_t lo = item % chunks * {CHUNK};",
         f"const int64_t hi = tw_lesser(lo + {CHUNK}, {extent});",
     )
     sweep(scope, part.axis.name, "lo", "hi", [_fill(part, f"buffer[{axis} - lo]")])
-    _write(
-        scope,
+    scope.write(
         f"const {kind} total = {scan}<{by.struct}>(buffer, hi - lo, start);",
         "if (wide) tw_await_turn(team, 1, item);",
         f"const {kind} before = item % chunks ? *carried : start;",
@@ -92,16 +90,14 @@ def _across(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
     scope = Scope(kernel, known | {inner.name, part.axis.name}, extents=(*part.rows, part.axis))
     axis, lane = dims.name(part.axis.name), dims.name(inner.name)
     scope.push(known, hoists=False)
-    _write(
-        scope,
+    scope.write(
         *decode(tuple(outer), "item / blocks"),
         f"const int64_t lo = item % blocks * {LANES};",
         f"const int64_t hi = tw_lesser(lo + {LANES}, {dims.text(inner.extent)});",
         "for (int64_t i = 0; i < hi - lo; ++i) before[i] = block[i] = start;",
     )
     scope.push(frozenset((part.axis.name,)), hoists=False)
-    _write(
-        scope,
+    scope.write(
         f"if ({axis} % {BLOCK} == 0)",
         "    for (int64_t i = 0; i < hi - lo; ++i) {",
         f"        before[i] = {by.struct}::combine(before[i], block[i]);",
@@ -109,8 +105,7 @@ def _across(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
         "    }",
     )
     sweep(scope, inner.name, "lo", "hi", [_fill(part, f"value[{lane} - lo]")])
-    _write(
-        scope,
+    scope.write(
         "for (int64_t i = 0; i < hi - lo; ++i)",
         f"    block[i] = {by.struct}::combine(block[i], value[i]);",
     )
@@ -120,7 +115,7 @@ def _across(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
     )
     steps = scope.pop()
     head = f"for (int64_t {axis} = 0; {axis} < {dims.text(part.axis.extent)}; ++{axis}) {{"
-    _write(scope, head, *("    " + line for line in steps), "}")
+    scope.write(head, *("    " + line for line in steps), "}")
     return [
         f"alignas(64) {kind} before[{LANES}], block[{LANES}], value[{LANES}];",
         f"const int64_t blocks = ({dims.text(inner.extent)} + {LANES - 1}) / {LANES};",
@@ -130,11 +125,6 @@ def _across(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
         *("    " + line for line in scope.pop()),
         "}",
     ]
-
-
-def _write(scope: Scope, *lines: str) -> None:
-    for line in lines:
-        scope.write(line)
 
 
 def _sweep_stores(scope: Scope, part: Scan, axis: str, lo: str, hi: str, result: str) -> None:

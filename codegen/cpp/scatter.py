@@ -81,8 +81,7 @@ def _apply(kernel: LoopKernel, part: Scatter, by: Combined, own: int, name: str)
     scope = Scope(kernel, frozenset(a.name for a in axes), extents=axes)
     scope.push(known, hoists=False)
     outer = tuple(replace(a, extent=n) for a, n in zip(part.outer, part.counts) if a.extent != 1)
-    for line in decode(outer, "item"):
-        scope.write(line)
+    scope.write(*decode(outer, "item"))
     source, target = dims.name(part.source.name), dims.name(part.target.name)
     inner_names = frozenset(a.name for a in part.inner)
     per_line = bool(inner_names & scope.needs(part.index))
@@ -90,8 +89,7 @@ def _apply(kernel: LoopKernel, part: Scatter, by: Combined, own: int, name: str)
     if not per_line:
         _choose(scope, part, target)
     body = _inner(scope, part, by, own, per_line)
-    for line in body:
-        scope.write(line)
+    scope.write(*body)
     head = f"for (int64_t {source} = 0; {source} < {dims.text(part.source.extent)}; ++{source}) {{"
     scope.close(head)
     lines = [

@@ -19,8 +19,7 @@ def emit_sort(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
     scope = Scope(kernel, frozenset(a.name for a in axes), extents=axes)
     axis, rank = dims.name(part.axis.name), dims.name(part.rank.name)
     scope.push(known, hoists=False)
-    for line in decode(part.rows, "row"):
-        scope.write(line)
+    scope.write(*decode(part.rows, "row"))
     order = "true" if part.is_descending else "false"
 
     def fill(scope: Scope) -> None:
@@ -28,23 +27,21 @@ def emit_sort(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
         scope.write(f"all[{axis}] = {{tw_key<{order}>({_keyed(scope, part, value)}), (I){axis}}};")
 
     sweep(scope, part.axis.name, "lo", "hi", [Sink((part.value,), fill)])
-    for line in (
+    scope.write(
         "if (wide) tw_barrier(team);",
         "const Item* const found = picks",
         "    ? tw_first(all, n, keep, other, counts, team, part, parts)",
         "    : tw_sort(all, other, n, counts, team, part, parts);",
         "if (wide) tw_barrier(team);",
         "const int64_t from = tw_cut(keep, part, parts), to = tw_cut(keep, part + 1, parts);",
-    ):
-        scope.write(line)
+    )
     scope.push(frozenset((part.axis.name, part.rank.name)), hoists=False)
     scope.write(f"const int64_t {axis} = (int64_t)found[{rank}].at;")
     for store in part.stores:
         store_sink(store).write(scope)
     stores = scope.pop()
     head = f"for (int64_t {rank} = from; {rank} < to; ++{rank}) {{"
-    for line in (head, *("    " + x for x in stores), "}", "if (wide) tw_barrier(team);"):
-        scope.write(line)
+    scope.write(head, *("    " + x for x in stores), "}", "if (wide) tw_barrier(team);")
     return [
         f"typedef {_types(part)[0]} {name}_K;",
         f"typedef {_types(part)[1]} {name}_I;",
