@@ -174,7 +174,8 @@ class CompiledModule(CallableModule):
     ) -> None:
         """Make a program for these arguments; `made` have been already, and do not take them.
 
-        Without declared dims: first with the axes dynamic that changed, then for these sizes alone.
+        Without declared dims: first with the axes dynamic that changed; then, or where the module
+        cannot be compiled so (its parts that must be equal are not known to be), for these sizes.
         With them: first as declared, then with the empty axes static. Else `failure`.
         """
         self._check_open()
@@ -192,7 +193,12 @@ class CompiledModule(CallableModule):
             if made == 2 and failure is not None:
                 raise failure
             dynamic = changed_axes(arguments.arguments, [*self._seen, shapes])
-            imported = self._import(arguments, args, kwargs, None if made else dynamic)
+            try:
+                imported = self._import(arguments, args, kwargs, None if made else dynamic)
+            except TilewrightError:
+                if made or not self._seen:
+                    raise
+                imported = self._import(arguments, args, kwargs, None)
         variant = make_variant(imported, self.target, self._options, self._device)
         variant.used = next(self._ticks)
         self._seen.append(shapes)

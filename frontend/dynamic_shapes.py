@@ -65,7 +65,8 @@ def read_dynamic_shapes(
             facts="it is a dict by the arguments' names, or a tuple in their order",
             fix='write {"x": {0: torch.export.Dim("batch", min=1, max=8)}}',
         )
-    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    signature = inspect.signature(module.forward)
+    bound = signature.bind(*args, **kwargs).arguments
     names = list(bound)
     if isinstance(spec, Mapping):
         unknown = set(spec) - set(names)
@@ -89,6 +90,15 @@ def read_dynamic_shapes(
         empty = _empty_dims(args, kwargs, leaves)
         leaves = []
         torch_spec = {name: _walk(bound[name], parts[name], name, leaves, empty) for name in names}
+    if not any(leaves):
+        return DynamicShapes(None, tuple(leaves))
+    for name in names:
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            raise DimError(
+                "torch.export takes no dynamic axes of a module that takes any keyword",
+                facts=f"its forward has **{name}, given {', '.join(map(repr, bound[name]))}",
+                fix="name them in the signature of forward, or leave out dynamic_shapes",
+            )
     return DynamicShapes(torch_spec, tuple(leaves))
 
 

@@ -188,6 +188,7 @@ def _tracing() -> Iterator[None]:
         stack.enter_context(_only_this_thread())
         stack.enter_context(torch.no_grad())
         stack.enter_context(_NarrowByTensor())
+        stack.enter_context(_AsManyValuesAsKeys())
         stack.enter_context(_quiet())
         # the config module gets its methods when it is loaded
         config: Any = symbolic_config
@@ -228,6 +229,21 @@ class _NarrowByTensor(TorchFunctionMode):
                 first = torch.where(start < 0, start + size, start)
                 rows = first + torch.arange(length, device=x.device)
                 return torch.index_select(x, given["dim"], rows)
+        return func(*args, **kwargs)
+
+
+class _AsManyValuesAsKeys(TorchFunctionMode):
+    """Attention has a value for each key: torch computes with that and makes no condition of it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            given = dict(zip(("query", "key", "value"), args)) | kwargs
+            if {"key", "value"} <= given.keys():
+                keys, values = given["key"].shape[-2], given["value"].shape[-2]
+                torch._check(keys == values, lambda: f"{keys} keys have {values} values")
         return func(*args, **kwargs)
 
 

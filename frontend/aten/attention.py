@@ -5,8 +5,8 @@ import math
 from ...ir import types
 from ...ir.dim import Dim
 from ...ir.graph import Value
-from ...ir.op import broadcast_shapes
 from ..importer import Call, Declined, handles
+from .view import common_shape
 
 
 @handles("tilewright.attention.default")
@@ -50,10 +50,10 @@ def _sdpa(
         q, k, v = (_with_head(call, x) for x in (q, k, v))
         if attn_mask is not None and attn_mask.type.rank > 2:
             attn_mask = _with_head(call, attn_mask)
-    batch = broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    batch = common_shape(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     q, k, v = (call.broadcast(x, (*batch, *x.shape[-3:])) for x in (q, k, v))
     if k.shape[-3] != v.shape[-3]:
-        heads = broadcast_shapes((k.shape[-3],), (v.shape[-3],))
+        heads = common_shape((k.shape[-3],), (v.shape[-3],))
         k, v = (call.broadcast(x, (*batch, *heads, *x.shape[-2:])) for x in (k, v))
     mask = attn_mask
     if mask is not None and mask.dtype not in (types.bool_, q.dtype):

@@ -7,10 +7,9 @@ import torch
 from ...ir import types
 from ...ir.dim import Dim, product
 from ...ir.graph import Value
-from ...ir.op import broadcast_shapes
 from ..importer import Call, Declined, handles
 from .pointwise import Operand
-from .view import interleaved, permute, unpermute
+from .view import common_shape, interleaved, permute, unpermute
 
 
 @handles("embedding.default", may_fail=True)
@@ -34,7 +33,7 @@ def _take_along_dim(call: Call, x: Value, index: Value, dim: int | None = None) 
         x, index, dim = (*(call.reshape(v, (v.type.numel,)) for v in (x, index)), 0)
     axis = dim % x.type.rank
     # the axis itself is not broadcast: its indices may be more or fewer than it is long
-    rest = broadcast_shapes(*((*v.shape[:axis], 1, *v.shape[axis + 1 :]) for v in (x, index)))
+    rest = common_shape(*((*v.shape[:axis], 1, *v.shape[axis + 1 :]) for v in (x, index)))
     x, index = (
         call.broadcast(v, (*rest[:axis], v.shape[axis], *rest[axis + 1 :])) for v in (x, index)
     )
@@ -60,7 +59,7 @@ def _without_masks(call: Call, indices: tuple[Value | None, ...]) -> tuple[Value
 
 @handles("masked_select.default")
 def _masked_select(call: Call, x: Value, mask: Value) -> Value:
-    shape = broadcast_shapes(x.shape, mask.shape)
+    shape = common_shape(x.shape, mask.shape)
     mask = call.broadcast(mask, shape)
     return _index(call, call.broadcast(x, shape), (mask,))
 
@@ -121,7 +120,7 @@ def at_places(
     moved = permute(call, x, order)
     sizes = [x.shape[axis] for axis in axes]
     flat_shape = (*moved.shape[:before], product(sizes), *moved.shape[before + len(axes) :])
-    shape = broadcast_shapes(*(index.shape for _, index in used))
+    shape = common_shape(*(index.shape for _, index in used))
     total: Value | None = None
     for position, (_, index) in enumerate(used):
         place = call.b.check_index(index, size=sizes[position], wraps=True)

@@ -2,12 +2,11 @@
 
 from ...ir import types
 from ...ir.graph import Value
-from ...ir.op import broadcast_shapes
 from ...ir.ops.scatter import COMBINES
 from ..importer import Call, Declined, Scalar, handles
 from .index import at_places
 from .pointwise import Operand
-from .view import unpermute
+from .view import common_shape, unpermute
 
 # torch's words for how updates are combined; a mean is a sum, divided
 _NAMES = {
@@ -172,7 +171,7 @@ def _put_where(
     mask = call.value(mask, types.bool_)
     mask = call.reshape(mask, (*mask.shape, *(1,) * (x.type.rank - mask.type.rank)))
     put = call.b.add(x, values) if accumulate else call.broadcast(values, x.shape)
-    return call.b.where(call.broadcast(mask, broadcast_shapes(mask.shape, x.shape)), put, x)
+    return call.b.where(call.broadcast(mask, common_shape(mask.shape, x.shape)), put, x)
 
 
 @handles("histc.default")

@@ -3,10 +3,21 @@
 from typing import Any
 
 from ...ir.dim import Dim, Expr, ceildiv, floordiv, maximum, minimum, mod
+from ...ir.errors import ShapeError
 from ...ir.graph import Value
+from ...ir.op import broadcast_shapes
+from ...ir.types import Shape
 from ..importer import Call, Declined, handles
 
 LAST = 2**63 - 1  # how ATen writes "to the end"
+
+
+def common_shape(*shapes: Shape) -> Shape:
+    """What the shapes broadcast to; ShapeError where they are not known to."""
+    try:
+        return broadcast_shapes(*shapes)
+    except TypeError as error:
+        raise ShapeError(str(error)) from error
 
 
 @handles(

@@ -201,6 +201,17 @@ def test_dynamic_shapes_in_other_containers_than_the_arguments(shapes, says):
         )
 
 
+def test_dynamic_axes_of_a_module_that_takes_any_keyword_are_refused():
+    class Sum(nn.Module):
+        def forward(self, x, **others):
+            return x + others["y"]
+
+    x = torch.randn(3, 2)
+    import_module(Sum(), (x,), {"y": x}, dynamic_shapes={"x": None})
+    with pytest.raises(DimError, match=r"has \*\*others, given 'y'"):
+        import_module(Sum(), (x,), {"y": x}, dynamic_shapes={"x": {0: Dim("n")}})
+
+
 def test_squeeze_of_an_axis_that_may_be_one_is_refused():
     class Squeeze(nn.Module):
         def forward(self, x):

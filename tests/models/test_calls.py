@@ -151,6 +151,35 @@ def test_sizes_change_inside_of_any_container():
     assert len(compiled.variants) == 2
 
 
+def test_sizes_that_no_program_can_leave_open_have_one_each():
+    """Two that must be equal and are not known to be; one that says how many results there are."""
+
+    class Puts(nn.Module):
+        def forward(self, x, index, **values):
+            return x.index_put((index,), values["new"]), torch.cat(x[: len(index)].chunk(3)[1:])
+
+    compiled = tilewright.compile(Puts(), target="cpu")
+    for count in (6, 4, 6, 5):
+        given = X.repeat(3, 1), torch.randperm(9)[:count]
+        torch.testing.assert_close(compiled(*given, new=X[:1] * 0), Puts()(*given, new=X[:1] * 0))
+        new = torch.randn(count, 4)
+        torch.testing.assert_close(compiled(*given, new=new), Puts()(*given, new=new))
+
+
+def test_attention_over_keys_and_values_that_grow():
+    module = Attends()
+    compiled = tilewright.compile(module, target="cpu")
+    for count in (3, 5, 9, 1):
+        q, k, v = (torch.randn(1, 2, n, 4) for n in (2, count, count))
+        torch.testing.assert_close(compiled(q, k, v), module(q, k, v))
+    assert len(compiled.variants) == 2
+
+
+class Attends(nn.Module):
+    def forward(self, q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, value=v)
+
+
 def test_constants_that_change_drop_the_oldest_program_with_one_warning(monkeypatch):
     class Power(nn.Module):
         def forward(self, x, power=1.0, name="a"):
