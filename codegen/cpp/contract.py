@@ -45,12 +45,11 @@ def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]
         return []
     sizes = (product(a.extent for a in part.batch), part.m.extent, part.n.extent, part.k.extent)
     packed = all(direct_weight(kernel, part, w) is not None for w in part.ws)
-    known = [f"const int64_t {dims.name(s)} = d[{i}];" for i, s in enumerate(kernel.symbols)]
     call = ", ".join(dims.text(s) for s in sizes)
     counts = f"{len(part.ws)}, {len(part.stats)}, {str(packed).lower()}"
     return [
         "{",
-        *("    " + line for line in known),
+        *("    " + line for line in dims.given(kernel.symbols)),
         f"    tw_contract_need({call}, {counts}, nthreads, need);",
         "}",
     ]

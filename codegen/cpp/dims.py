@@ -1,5 +1,7 @@
 """Dims as C++ expressions of 64-bit integers."""
 
+from collections.abc import Sequence
+
 from ...ir.dim import Dim, DimCall
 
 PREFIX = "v_"  # before every symbol's name, so that none is a word of C++
@@ -8,6 +10,11 @@ PREFIX = "v_"  # before every symbol's name, so that none is a word of C++
 def name(symbol_name: str) -> str:
     """The C++ variable of a symbol, an axis or an indirect index."""
     return PREFIX + symbol_name
+
+
+def given(symbols: Sequence[str]) -> list[str]:
+    """The values of a kernel's symbols, which a function gets in `d`, as variables."""
+    return [f"const int64_t {name(symbol)} = d[{i}];" for i, symbol in enumerate(symbols)]
 
 
 def text(dim: Dim) -> str:

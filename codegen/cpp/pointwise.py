@@ -67,6 +67,4 @@ def declarations(kernel: LoopKernel) -> list[str]:
         const = "" if param.is_written else "const "
         type = f"{const}{stored_type(param.type)}*"
         lines.append(f"{type} const p{i} = ({type})p[{i}];")
-    for i, symbol in enumerate(kernel.symbols):
-        lines.append(f"const int64_t {dims.name(symbol)} = d[{i}];")
-    return lines
+    return [*lines, *dims.given(kernel.symbols)]

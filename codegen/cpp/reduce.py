@@ -36,11 +36,10 @@ def reduce_scratch(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
     """Statements that raise need[] to what the part wants."""
     if not has_chunks(part):
         return []
-    known = [f"const int64_t {dims.name(s)} = d[{i}];" for i, s in enumerate(kernel.symbols)]
     extent = dims.text(part.axis.extent)
     return [
         "{",
-        *("    " + line for line in known),
+        *("    " + line for line in dims.given(kernel.symbols)),
         f"    const int64_t chunks = ({extent} + {CHUNK - 1}) / {CHUNK};",
         f"    need[1] = tw_greater(need[1], 2 * {len(part.phases)} * chunks * {name}_bytes);",
         "}",

@@ -60,7 +60,7 @@ def scatter_scratch(kernel: LoopKernel, part: Scatter, name: str) -> list[str]:
     if _in_place(kernel, part) is not None:
         return []
     size = dims.text(product(a.extent for a in part.axes) * part.dtype.nbytes)
-    known = [f"    const int64_t {dims.name(s)} = d[{i}];" for i, s in enumerate(kernel.symbols)]
+    known = ("    " + line for line in dims.given(kernel.symbols))
     return ["{", *known, f"    need[1] = tw_greater(need[1], {size});", "}"]
 
 

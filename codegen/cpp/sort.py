@@ -86,7 +86,7 @@ def _sizes(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
         "    int64_t rows, n, keep;",
         "    bool wide, picks;",
         f"    {name}_sizes(const int64_t* d, int64_t nthreads) {{",
-        *(f"        const int64_t {dims.name(s)} = d[{i}];" for i, s in enumerate(kernel.symbols)),
+        *("        " + line for line in dims.given(kernel.symbols)),
         f"        rows = {dims.text(product(a.extent for a in part.rows))};",
         f"        n = {dims.text(part.axis.extent)};",
         f"        keep = {dims.text(part.rank.extent)};",

@@ -25,7 +25,7 @@ def emit_attention(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
         "",
         f"static void {name}(TW_ARGS) {{",
         f"    TwAttention<{name}_shape> s = {name}_sizes(d);",
-        *(f"    const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
+        *("    " + line for line in dims.given(kernel.symbols)),
         *(f"    {line}" for line in _pointers(kernel, part)),
         *(
             f"    s.{field} = (const int32_t*)p[{number}];"
@@ -75,7 +75,7 @@ def _sizes(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
     if part.mask is not None:
         fields["mask_key"] = part.mask.strides[-1]
     return [
-        *(f"const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
+        *dims.given(kernel.symbols),
         f"TwAttention<{name}_shape> s = {{}};",
         *(f"s.{field} = {dims.text(dim)};" for field, dim in fields.items() if dim != 0),
     ]
@@ -107,7 +107,7 @@ def emit_sample(kernel: LoopKernel, part: Sample, name: str) -> list[str]:
     ]
     return [
         f"static void {name}(TW_ARGS) {{",
-        *(f"    const int64_t {dims.name(x)} = d[{i}];" for i, x in enumerate(kernel.symbols)),
+        *("    " + line for line in dims.given(kernel.symbols)),
         *pointers,
         f"    int32_t* const out = (int32_t*)p[{part.out}];",
         "    double* const scaled = (double*)team->scratch;",

@@ -12,12 +12,11 @@ from math import e, log, log2
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.types import bool_, f32
-from ..elements import index_facts
 from ..loops import LoopKernel, feed_dtype
 from ..templates.attention import Attention, AttentionSchedule, Located
 from ..templates.template import power_of_2
 from .body import Body, Context, Emitted, finish
-from .elements import Env
+from .elements import Emitter
 from .names import value_type
 
 LOG2_E, LN_2 = log2(e), log(2)
@@ -27,9 +26,7 @@ def emit_attention(kernel: LoopKernel, schedule: AttentionSchedule, context: Con
     """The launch that walks the keys: (tiles of queries, KV heads, splits) programs."""
     (part,) = kernel.parts
     assert isinstance(part, Attention)
-    body = Body(pdl=context.pdl)
-    body.start_dependents()
-    body.wait()
+    body = Body.waiting(context)
     _Emitter(kernel, part, schedule, body, context.interpret).emit()
     tiles: Dim = ceildiv(part.queries, schedule.queries)
     if part.pages is None:
@@ -47,7 +44,7 @@ def emit_attention(kernel: LoopKernel, schedule: AttentionSchedule, context: Con
     )
 
 
-class _Emitter:
+class _Emitter(Emitter):
     def __init__(
         self,
         kernel: LoopKernel,
@@ -56,9 +53,7 @@ class _Emitter:
         body: Body,
         interpret: bool,
     ):
-        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.scalars = Env(body, kernel, (), {}, "", 0)
-        self.facts = index_facts(kernel, ())
+        super().__init__(kernel, part, schedule, body)
         self.group = part.num_heads // part.num_kv_heads
         # a matrix tile has at least 16 rows
         self.rows = max(16, power_of_2(schedule.queries * self.group))
@@ -78,11 +73,6 @@ class _Emitter:
         # log2 e: masks hold the lowest number there is.
         self.factor = part.scale if part.softcap is None else part.softcap
         self.is_folded = self.factor >= 0 and not self.adds_mask
-
-    def lines(self, text: str) -> None:
-        for line in text.splitlines():
-            if line.strip():
-                self.body.line(line)
 
     def text(self, dim: Dim) -> str:
         return self.scalars.dim(dim).text

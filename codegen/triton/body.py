@@ -51,6 +51,14 @@ class Body:
         self._count = 0
         self._waits = False
 
+    @staticmethod
+    def waiting(context: "Context") -> "Body":
+        """One that lets the next kernel start, and waits for those before it."""
+        body = Body(pdl=context.pdl)
+        body.start_dependents()
+        body.wait()
+        return body
+
     def line(self, text: str) -> None:
         """A statement at the current place."""
         self.current.items.append(text)

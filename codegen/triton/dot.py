@@ -7,11 +7,11 @@ neighbouring programs share tiles of w in the cache.
 
 from ...ir.dim import ceildiv, product
 from ...ir.types import f8e4m3, f8e5m2, f32
-from ..elements import index_facts, loads_of
+from ..elements import loads_of
 from ..loops import SUM, Contract, Element, LoopKernel, accumulator_of, feed_dtype
 from ..templates.contract_schedules import DotSchedule, as_loaded
 from .body import Body, Context, Emitted, finish
-from .elements import AxisVar, Env, Val
+from .elements import AxisVar, Emitter, Env, Val
 from .names import value_type
 from .pointwise import split_index
 
@@ -37,7 +37,7 @@ def emit_dot(kernel: LoopKernel, schedule: DotSchedule, context: Context) -> Emi
     )
 
 
-class _Emitter:
+class _Emitter(Emitter):
     def __init__(
         self,
         kernel: LoopKernel,
@@ -46,9 +46,7 @@ class _Emitter:
         body: Body,
         context: Context,
     ):
-        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = index_facts(kernel, ())
-        self.scalars = Env(body, kernel, (), {}, "", 0)
+        super().__init__(kernel, part, schedule, body)
         swapped = schedule.is_swapped
         self.m_dim, self.n_dim = (1, 0) if swapped else (0, 1)  # of the result's tile
         # an operand's k lies along the dim that is not its own

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import frexp
+from typing import Any
 
 from ...ir.abi import RECORD_WORDS
 from ...ir.dim import Dim
@@ -317,3 +318,18 @@ def _multiplied(fn: str, args: Sequence[Element]) -> tuple[str, Sequence[Element
     if abs(mantissa) != 0.5 or abs(exponent - 1) > 126:  # the reciprocal: a normal float32
         return fn, args
     return "mul", (args[0], replace(by, value=1 / by.value))
+
+
+class Emitter:
+    """Writes one launch into `body`: what those of all parts begin with."""
+
+    def __init__(self, kernel: LoopKernel, part: Any, schedule: Any, body: Body):
+        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
+        self.facts = index_facts(kernel, ())
+        self.scalars = Env(body, kernel, (), {}, "", 0)
+
+    def lines(self, text: str) -> None:
+        """The lines of a text, those that are empty apart."""
+        for line in text.splitlines():
+            if line.strip():
+                self.body.line(line)

@@ -10,11 +10,11 @@ of x one after another, each with accumulators of its own.
 from dataclasses import dataclass
 
 from ...ir.dim import ceildiv, product, symbols_of
-from ..elements import index_facts, loads_of
+from ..elements import loads_of
 from ..loops import SUM, Contract, LoopKernel, accumulator_of
 from ..templates.contract_schedules import GemvSchedule
 from .body import Body, Context, Emitted, finish
-from .elements import AxisVar, Env, Val
+from .elements import AxisVar, Emitter, Env, Val
 from .names import value_type
 from .pointwise import split_index
 
@@ -49,11 +49,9 @@ class _Row:
     stats: list[str]
 
 
-class _Emitter:
+class _Emitter(Emitter):
     def __init__(self, kernel: LoopKernel, part: Contract, schedule: GemvSchedule, body: Body):
-        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = index_facts(kernel, ())
-        self.scalars = Env(body, kernel, (), {}, "", 0)
+        super().__init__(kernel, part, schedule, body)
         self.shape = f"[{schedule.bn}, {schedule.bk}]"
         self.acc_shape = f"[{schedule.bn}, {schedule.bk // schedule.fold}]"
         # what is loaded ahead, and but once: not the rows that x's prologue may have put beside w

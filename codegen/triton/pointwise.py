@@ -52,9 +52,7 @@ def _tile(axes: Sequence[Axis], block: int, facts: Facts) -> _Tile:
 
 def emit_pointwise(kernel: LoopKernel, schedule: PointwiseSchedule, context: Context) -> Emitted:
     """One launch; each part has a range of program ids."""
-    body = Body(pdl=context.pdl)
-    body.start_dependents()
-    body.wait()
+    body = Body.waiting(context)
     body.line("pid = tl.program_id(0)")
     facts = index_facts(kernel, ())
     first: Dim = 0

@@ -10,7 +10,7 @@ from ..loops import LoopKernel, Reduce, Reduction
 from ..templates.reduce import ReduceSchedule, reduce_schedule
 from .body import Body, Context, Emitted, finish
 from .combine import Fold, fold_of
-from .elements import AxisVar, Env, Val
+from .elements import AxisVar, Emitter, Env, Val
 from .names import constant
 from .pointwise import split_index
 from .split_kernels import Piece, split_rows
@@ -34,9 +34,7 @@ def emit_reduce(kernel: LoopKernel, schedule: ReduceSchedule, context: Context) 
     """One launch of ceil(rows / schedule.rows) programs."""
     (part,) = kernel.parts
     assert isinstance(part, Reduce)
-    body = Body(pdl=context.pdl)
-    body.start_dependents()
-    body.wait()
+    body = Body.waiting(context)
     emitter = _Emitter(kernel, part, schedule, body)
     emitter.emit()
     total = product(a.extent for a in part.rows)
@@ -50,11 +48,9 @@ def emit_reduce(kernel: LoopKernel, schedule: ReduceSchedule, context: Context) 
     )
 
 
-class _Emitter:
+class _Emitter(Emitter):
     def __init__(self, kernel: LoopKernel, part: Reduce, schedule: ReduceSchedule, body: Body):
-        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = index_facts(kernel, ())
-        self.scalars = Env(body, kernel, (), {}, "", 0)
+        super().__init__(kernel, part, schedule, body)
         self.refs: dict[str, Val] = {}
         self.helpers: list[str] = []  # functions that the kernel's module needs
 

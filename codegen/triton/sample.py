@@ -15,7 +15,7 @@ from ..loops import LoopKernel, Param, Sample
 from ..templates.sample import SampleJoin, SampleSchedule, SampleSplit
 from ..templates.template import Schedule
 from .body import Body, Context, Emitted, finish
-from .elements import Env
+from .elements import Emitter
 from .split_kernels import Piece
 
 DIGITS = (1, 2, 3)
@@ -92,10 +92,8 @@ def emit_sample(
     """One of the two launches."""
     (part,) = kernel.parts
     assert isinstance(part, Sample)
-    body = Body(pdl=context.pdl)
-    body.start_dependents()
-    body.wait()
-    emitter = _Emitter(kernel, part, body)
+    body = Body.waiting(context)
+    emitter = _Emitter(kernel, part, schedule, body)
     emitter.read_row()
     if isinstance(schedule, SampleSplit):
         emitter.draw_piece(schedule)
@@ -108,16 +106,10 @@ def emit_sample(
     return finish(kernel, body, context, grid=grid, num_warps=warps, helpers=HELPERS)
 
 
-class _Emitter:
-    def __init__(self, kernel: LoopKernel, part: Sample, body: Body):
-        self.part, self.body = part, body
+class _Emitter(Emitter):
+    def __init__(self, kernel: LoopKernel, part: Sample, schedule: Schedule, body: Body):
+        super().__init__(kernel, part, schedule, body)
         self.best, self.best_at, self.noisy = range(len(kernel.params) - 3, len(kernel.params))
-        self.scalars = Env(body, kernel, (), {}, "", 0)
-
-    def lines(self, text: str) -> None:
-        for line in text.splitlines():
-            if line.strip():
-                self.body.line(line)
 
     def read_row(self) -> None:
         """Which row, and its parameters."""

@@ -9,13 +9,12 @@ from dataclasses import replace
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.scalar import COMMUTATIVE
 from ...ir.types import TensorType, bool_
-from ..elements import index_facts
 from ..loops import LoopKernel, Param
 from ..templates.scan import RESULT, Scan, ScanSchedule
 from ..templates.template import power_of_2
 from .body import Body, Context, Emitted, finish
 from .combine import carried, combine_function
-from .elements import AxisVar, Env, Val
+from .elements import AxisVar, Emitter, Env, Val
 from .names import constant, value_type
 from .pointwise import split_index
 from .split_kernels import Piece
@@ -63,11 +62,9 @@ def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> E
     return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps, helpers=helper)
 
 
-class _Emitter:
+class _Emitter(Emitter):
     def __init__(self, kernel: LoopKernel, part: Scan, schedule: ScanSchedule, body: Body):
-        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = index_facts(kernel, ())
-        self.scalars = Env(body, kernel, (), {}, "", 0)
+        super().__init__(kernel, part, schedule, body)
         self.start = constant(part.combine.identity_of(part.dtype), carried(part.dtype))
         self.kind = value_type(carried(part.dtype))
         self.extent = self.scalars.dim(part.axis.extent).text

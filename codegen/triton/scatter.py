@@ -16,7 +16,7 @@ from ..templates.sort import Sort
 from ..templates.template import Schedule
 from .body import Body, Context, Emitted, finish
 from .combine import carried, combine_function
-from .elements import AxisVar, Env, Val
+from .elements import AxisVar, Emitter, Env, Val
 from .names import value_type
 from .pointwise import split_index
 from .sort import ordered_pieces
@@ -66,9 +66,7 @@ def emit_scatter(kernel: LoopKernel, schedule: ScatterSchedule, context: Context
     """One launch over tiles of the result."""
     (part,) = kernel.parts
     assert isinstance(part, Scatter)
-    body = Body(pdl=context.pdl)
-    body.start_dependents()
-    body.wait()
+    body = Body.waiting(context)
     emitter = _Emitter(kernel, part, schedule, body)
     emitter.emit()
     helper = combine_function(kernel, part.combine, part.dtype, "combined")
@@ -82,11 +80,9 @@ def emit_scatter(kernel: LoopKernel, schedule: ScatterSchedule, context: Context
     )
 
 
-class _Emitter:
+class _Emitter(Emitter):
     def __init__(self, kernel: LoopKernel, part: Scatter, schedule: ScatterSchedule, body: Body):
-        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = index_facts(kernel, ())
-        self.scalars = Env(body, kernel, (), {}, "", 0)
+        super().__init__(kernel, part, schedule, body)
         self.shape = f"[{schedule.rows}, {schedule.width}]"
         self.tiles = ceildiv(part.target.extent, schedule.rows)
         self.columns = ceildiv(product(a.extent for a in part.inner), schedule.width)
@@ -203,8 +199,3 @@ left = tl.max(tl.max(met.to(tl.int32), axis=1), axis=0)"""
             mask = limit if var.mask is None else f"{var.mask} & {limit}"
             found[axis.name] = replace(var, mask=self.body.name(mask, prefix="in"))
         return found, limits
-
-    def lines(self, text: str) -> None:
-        for line in text.splitlines():
-            if line.strip():
-                self.body.line(line)

@@ -12,13 +12,12 @@ from typing import ClassVar
 
 from ...ir.dim import Dim, Symbol, ceildiv, maximum, minimum, product, symbol
 from ...ir.types import DType, TensorType, bool_, i32, i64
-from ..elements import index_facts
 from ..loops import LoopKernel, Param
 from ..templates.sort import Sort, SortSchedule
 from ..templates.template import Schedule
 from .body import Body, Context, Emitted, finish
 from .combine import order_key
-from .elements import AxisVar, Env
+from .elements import AxisVar, Emitter, Env
 from .names import value_type
 from .pointwise import split_index
 from .split_kernels import Piece
@@ -118,11 +117,9 @@ def emit_sort(kernel: LoopKernel, schedule: SortTile | SortMerge, context: Conte
     """One of the launches."""
     (part,) = kernel.parts
     assert isinstance(part, Sort)
-    body = Body(pdl=context.pdl)
-    body.start_dependents()
-    body.wait()
+    body = Body.waiting(context)
     if isinstance(schedule, SortTile):
-        programs = _Emitter(kernel, part, body).order_tile(schedule)
+        programs = _Emitter(kernel, part, schedule, body).order_tile(schedule)
         return finish(kernel, body, context, grid=(programs,), num_warps=_warps(schedule))
     tile, number = schedule.tile, schedule.number
     (room, row), (room_out, row_out) = (run(part, tile, k) for k in (number, number + 1))
@@ -130,7 +127,7 @@ def emit_sort(kernel: LoopKernel, schedule: SortTile | SortMerge, context: Conte
     sizes = (part.axis.extent, span, room, room_out, row, row_out, span.bit_length())
     limits = {name: Symbol(name, 0, 2**31 - 1) for name in _SIZES}
     wide = replace(kernel, symbols=(*kernel.symbols, *_SIZES), ranges={**kernel.ranges, **limits})
-    _Emitter(wide, part, body).merge(schedule)
+    _Emitter(wide, part, schedule, body).merge(schedule)
     programs = product(a.extent for a in part.rows) * ceildiv(row, tile)
     emitted = finish(wide, body, context, grid=(programs,), num_warps=_warps(schedule))
     return replace(emitted, dims=(*emitted.dims[: len(kernel.symbols)], *sizes))
@@ -141,12 +138,8 @@ def _warps(schedule: SortTile | SortMerge) -> int:
     return max(rows * schedule.tile // 256, 1)
 
 
-class _Emitter:
-    def __init__(self, kernel: LoopKernel, part: Sort, body: Body):
-        self.kernel, self.part, self.body = kernel, part, body
-        self.facts = index_facts(kernel, ())
-        self.scalars = Env(body, kernel, (), {}, "", 0)
-        self.spaces = 0  # parameters at the end: keys and places read, then those written
+class _Emitter(Emitter):
+    spaces = 0  # parameters at the end: keys and places read, then those written
 
     def space(self, number: int) -> str:
         """The pointer to one of them."""
@@ -289,8 +282,3 @@ tl.store({self.space(3)} + to, place, mask=kept)""")
         env = self.env(axes, shape, dims)
         for store in self.part.stores:
             env.store(store)
-
-    def lines(self, text: str) -> None:
-        for line in text.splitlines():
-            if line.strip():
-                self.body.line(line)
