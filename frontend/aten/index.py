@@ -68,6 +68,8 @@ def _masked_select(call: Call, x: Value, mask: Value) -> Value:
 def _nonzero(call: Call, x: Value) -> Value:
     """Where x is not zero; how many places that are, only a run knows, unless there are none."""
     if x.type.numel == 0:
+        for symbol in call.node.meta.get("unbacked_bindings") or ():
+            call.importer.table.bind(symbol.name, 0)
         return call.b.full(value=0, shape=(0, x.type.rank), dtype=types.i64)
     names = call.importer.late_symbols(call.node)
     if not names:

@@ -259,3 +259,15 @@ def test_repeated_runs_share_nothing():
     compiled(-x)
     for value, before in zip(first, kept):
         np.testing.assert_array_equal(value.numpy(), before.numpy())
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0,)])
+def test_what_is_chosen_of_nothing(shape):
+    """Torch counts it all the same; we know."""
+
+    class Chosen(torch.nn.Module):
+        def forward(self, x):
+            return torch.masked_select(x, x > 0) * 2, torch.nonzero(x), x[x > 0] + 1
+
+    x = torch.zeros(shape)
+    torch.testing.assert_close(tilewright.compile(Chosen(), (x,), target="cpu")(x), Chosen()(x))
