@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models import tiny
 from tilewright import LLM, OptionError, RequestError, SamplingParams
 from tilewright.api import build_model, cache
 from tilewright.ir.progress import UNITS, unwatched
 from tilewright.runtime import artifact
+
+from ..models import tiny
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 PROMPT = [5, 9, 77, 3]

@@ -16,10 +16,11 @@ from torch import nn
 from torch.export import Dim
 
 import tilewright
-from tests.models import tiny
 from tilewright import ArtifactError, DeviceError, DimError, OptionError, ShapeError
 from tilewright.runtime.array import Array
 from tilewright.runtime.storage import digest
+
+from ..models import tiny
 
 X = torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
 Pair = namedtuple("Pair", "left right")

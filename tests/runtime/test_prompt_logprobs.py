@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.models import tiny
 from tilewright.ir.errors import RequestError
 from tilewright.runtime.engine.engine import Engine, EngineConfig
 from tilewright.runtime.engine.llm import EngineLLM
 from tilewright.runtime.engine.runner import ProgramRunner
 from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.executable import Executable
+
+from ..models import tiny
 
 SCORED = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=2)
 PLAIN = SamplingParams(temperature=0, max_tokens=6)

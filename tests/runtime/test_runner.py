@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.models.tiny import make
 from tilewright.runtime.engine.batch import BatchSizes
 from tilewright.runtime.engine.engine import Engine, EngineConfig
 from tilewright.runtime.engine.runner import (
@@ -17,6 +16,8 @@ from tilewright.runtime.engine.runner import (
 from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.fixed_run import LEAST_SHARED, SharedMemory
+
+from ..models.tiny import make
 
 
 @pytest.fixture(scope="module")
