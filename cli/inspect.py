@@ -1,8 +1,9 @@
 """`tilewright inspect`: what is in an artifact, a checkpoint or the text of a graph."""
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -204,11 +205,16 @@ def _weight_facts(artifact: "Artifact") -> dict[str, dict[str, int]]:
     """By dtype: how many weights, and their bytes."""
     from ..ir.types import dtype_of
 
+    return _tally((dtype_of(a.dtype), a.nbytes) for a in artifact.weights.values())
+
+
+def _tally(tensors: Iterable[tuple[Any, int]]) -> dict[str, dict[str, int]]:
+    """How many tensors of each kind, and their bytes."""
     found: dict[str, dict[str, int]] = {}
-    for array in artifact.weights.values():
-        row = found.setdefault(str(dtype_of(array.dtype)), {"count": 0, "bytes": 0})
+    for kind, nbytes in tensors:
+        row = found.setdefault(str(kind), {"count": 0, "bytes": 0})
         row["count"] += 1
-        row["bytes"] += array.nbytes
+        row["bytes"] += nbytes
     return found
 
 
@@ -302,11 +308,7 @@ def gguf_facts(path: Path) -> dict:
     from ..frontend.gguf import read_gguf
 
     file = read_gguf(path)
-    kinds: dict[str, dict[str, int]] = {}
-    for tensor in file.tensors.values():
-        row = kinds.setdefault(tensor.kind, {"count": 0, "bytes": 0})
-        row["count"] += 1
-        row["bytes"] += tensor.nbytes
+    kinds = _tally((tensor.kind, tensor.nbytes) for tensor in file.tensors.values())
     metadata = {
         key: f"[{len(value)} items]" if isinstance(value, list | tuple) else value
         for key, value in file.metadata.items()
@@ -319,11 +321,7 @@ def folder_facts(path: Path) -> dict:
     from ..frontend.shards import read_folder, read_json
 
     config = read_json(path / "config.json")
-    kinds: dict[str, dict[str, int]] = {}
-    for array in read_folder(path).values():
-        row = kinds.setdefault(str(array.dtype), {"count": 0, "bytes": 0})
-        row["count"] += 1
-        row["bytes"] += array.nbytes
+    kinds = _tally((array.dtype, array.nbytes) for array in read_folder(path).values())
     return {"kind": "Hugging Face folder", "path": str(path), "tensors": kinds, "metadata": config}
 
 

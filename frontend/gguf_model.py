@@ -86,6 +86,6 @@ def _gguf_names(arch: str, layers: int, parameters: Iterable[str]) -> dict[str, 
     return names
 
 
-def _listing(title: str, items: list[str], most: int = 6) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return f"{title}: {', '.join(items[:most])}{more}"
+def _listing(title: str, items: list[str]) -> str:
+    more = f" and {len(items) - 6} more" if len(items) > 6 else ""
+    return f"{title}: {', '.join(items[:6])}{more}"

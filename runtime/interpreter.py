@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -171,10 +172,8 @@ class Interpreter:
         symbol = self.program.symbols[step.symbol]
 
         def run(frame: Frame) -> None:
-            number = np.zeros(1, np.int64)
-            address = int(frame.addresses[self._index[step.source]])
-            self.device.download(Place(address, 8), number)
-            frame.values[symbol.name] = checked_size(step, symbol, int(number[0]))
+            number = self._scalar(step.source, np.int64, frame)
+            frame.values[symbol.name] = checked_size(step, symbol, int(number))
 
         return self._timed(step, run)
 
@@ -185,8 +184,7 @@ class Interpreter:
 
         def run(frame: Frame) -> None:
             result = communicated(step, group, self._host(source, dims, frame))
-            numbers = dims.numbers(frame.values)
-            shape = tuple(numbers[dims.place[d]] for d in target.type.shape)
+            shape = _shape(target, dims, frame)
             if result.shape != shape:
                 raise ArtifactError(
                     f"step {step.name} does not fit the group {step.group}",
@@ -262,9 +260,8 @@ class Interpreter:
 
     def _allocate(self, buffers: Iterable[Buffer], dims: Dims, frame: Frame) -> None:
         """Memory for late buffers, unless they have it at this size already."""
-        numbers = dims.numbers(frame.values)
         for buffer in buffers:
-            self._place(buffer, tuple(numbers[dims.place[d]] for d in buffer.type.shape), frame)
+            self._place(buffer, _shape(buffer, dims, frame), frame)
 
     def _place(self, buffer: Buffer, shape: tuple[int, ...], frame: Frame) -> None:
         at = self._index[buffer.name]
@@ -278,8 +275,7 @@ class Interpreter:
         self, buffer: Buffer, dims: Dims, frame: Frame, *, copied: bool = False
     ) -> np.ndarray:
         """A buffer's content as an array that is not to be changed, or a copy."""
-        numbers = dims.numbers(frame.values)
-        shape = tuple(numbers[dims.place[d]] for d in buffer.type.shape)
+        shape = _shape(buffer, dims, frame)
         address = int(frame.addresses[self._index[buffer.name]])
         if self.device.dlpack_device == CPU and not copied:
             array = View(address, shape, None, buffer.type.dtype, CPU, None).numpy()
@@ -296,10 +292,19 @@ class Interpreter:
         self.device.upload(Place(address, array.nbytes), np.ascontiguousarray(array))
 
     def _is_true(self, name: str, frame: Frame) -> bool:
-        flag = np.zeros(1, np.bool_)
+        return bool(self._scalar(name, np.bool_, frame))
+
+    def _scalar(self, name: str, dtype: type, frame: Frame) -> Any:
+        """The one element of a buffer."""
+        found = np.zeros(1, dtype)
         address = int(frame.addresses[self._index[name]])
-        self.device.download(Place(address, 1), flag)
-        return bool(flag[0])
+        self.device.download(Place(address, found.nbytes), found)
+        return found[0]
+
+
+def _shape(buffer: Buffer, dims: Dims, frame: Frame) -> tuple[int, ...]:
+    numbers = dims.numbers(frame.values)
+    return tuple(numbers[dims.place[d]] for d in buffer.type.shape)
 
 
 class StepPlan:
