@@ -7,10 +7,11 @@ an emitter names each once. A bf16 or f16 element is widened to f32 by `Load` an
 `Store`: everything between is f32 (float64 stays float64).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..ir.combine import Combine
-from ..ir.dim import Dim, Symbol
+from ..ir.dim import Dim, Symbol, symbol
 from ..ir.encoding import ROWS, Encoding
 from ..ir.types import DType, TensorType, f32, f64, i32, i64
 
@@ -174,6 +175,14 @@ class Axis:
 
     name: str
     extent: Dim
+
+
+def row_major(axes: Sequence[Axis]) -> Dim:
+    """The offset of a point of the axes, the last one innermost."""
+    place: Dim = 0
+    for axis in axes:
+        place = place * axis.extent + (symbol(axis.name) if axis.extent != 1 else 0)
+    return place
 
 
 @dataclass(frozen=True)

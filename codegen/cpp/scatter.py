@@ -9,8 +9,8 @@ from dataclasses import replace
 from ...ir.dim import product
 from ...ir.types import TensorType
 from ..elements import substituted
-from ..loops import Load, LoopKernel, Param, Pointwise, Ref, Store
-from ..templates.scatter import RESULT, Scatter, row_major
+from ..loops import Load, LoopKernel, Param, Pointwise, Ref, Store, row_major
+from ..templates.scatter import RESULT, Scatter
 from . import dims
 from .combine import Combined, combined
 from .elements import Scope, value_type

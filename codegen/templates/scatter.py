@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...ir.combine import Combine
-from ...ir.dim import Dim, product, symbol
+from ...ir.dim import Dim, product
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize
 from ...ir.op import normalize_axis
@@ -63,14 +63,6 @@ class Scatter(Part):
     def axes(self) -> tuple[Axis, ...]:
         """The axes of the result."""
         return (*self.outer, self.target, *self.inner)
-
-
-def row_major(axes: Sequence[Axis]) -> Dim:
-    """The offset of a point of the axes, the last one innermost."""
-    place: Dim = 0
-    for axis in axes:
-        place = place * axis.extent + (symbol(axis.name) if axis.extent != 1 else 0)
-    return place
 
 
 @dataclass(frozen=True)

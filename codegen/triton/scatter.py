@@ -10,8 +10,8 @@ from dataclasses import replace
 from ...ir.dim import Dim, ceildiv, product, symbol
 from ...ir.types import TensorType, bool_, i32
 from ..elements import Numbering, index_facts
-from ..loops import Axis, Cast, Index, LoopKernel, Param, Store
-from ..templates.scatter import RESULT, Scatter, ScatterSchedule, row_major
+from ..loops import Axis, Cast, Index, LoopKernel, Param, Store, row_major
+from ..templates.scatter import RESULT, Scatter, ScatterSchedule
 from ..templates.sort import Sort
 from ..templates.template import Schedule
 from .body import Body, Context, Emitted, finish

@@ -6,7 +6,7 @@ Parameters past the kernel's own are workspaces: buffers that live between the l
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...ir.dim import Dim, substitute, symbol
+from ...ir.dim import substitute, symbol
 from ...ir.types import DType, TensorType
 from ..elements import substituted
 from ..loops import (
@@ -24,6 +24,7 @@ from ..loops import (
     Ref,
     Store,
     accumulator_of,
+    row_major,
     widened,
 )
 from ..templates.reduce import can_split
@@ -44,7 +45,7 @@ def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
     assert isinstance(part, Contract)
     rows = (*part.batch, part.m) if part.m.extent != 1 else part.batch
     shape = tuple(a.extent for a in rows)
-    row, at = _row_major(rows), symbol(part.k.name)
+    row, at = row_major(rows), symbol(part.k.name)
     own = len(kernel.params)
     params = [Param(TensorType((*shape, part.k.extent), part.x_dtype), True)]
     params += [Param(TensorType(shape, s.dtype), True) for s in part.stats]
@@ -103,14 +104,13 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
         x=substituted(part.x, to),
         ws=tuple(substituted(w, to) for w in part.ws),
         stores=tuple(
-            Store(own + i, _row_major(space), Ref(f"acc{i}", dtype)) for i in range(len(part.ws))
+            Store(own + i, row_major(space), Ref(f"acc{i}", dtype)) for i in range(len(part.ws))
         ),
     )
     refs: dict[str, Element] = {}
     for i in range(len(part.ws)):
         loads = [
-            Load(own + i, substitute(_row_major(space), {"_split": s}), dtype)
-            for s in range(splits)
+            Load(own + i, substitute(row_major(space), {"_split": s}), dtype) for s in range(splits)
         ]
         total: Element = loads[0]
         for load in loads[1:]:
@@ -135,7 +135,7 @@ def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
     size = part.axis.extent // splits
     split = Axis("_split", splits)
     rows = (*part.rows, split)
-    row = _row_major(rows)
+    row = row_major(rows)
     shape = tuple(a.extent for a in rows)
     to = {part.axis.name: symbol("_split") * size + symbol(part.axis.name)}
     params: list[Param] = []
@@ -186,10 +186,3 @@ def _with_refs(store: Store, refs: Mapping[str, Element]) -> Store:
     guard = None if store.guard is None else substituted(store.guard, refs=refs)
     indirect = tuple((n, substituted(e, refs=refs)) for n, e in store.indirect)
     return replace(store, value=substituted(store.value, refs=refs), guard=guard, indirect=indirect)
-
-
-def _row_major(axes: tuple[Axis, ...]) -> Dim:
-    offset: Dim = 0
-    for axis in axes:
-        offset = offset * axis.extent + (symbol(axis.name) if axis.extent != 1 else 0)
-    return offset
