@@ -192,7 +192,7 @@ class Fusion:
         for node in self.graph.nodes:
             if node.op.kind not in ("reduce", "composite") or not groups.alone(node):
                 continue
-            found = Statistics(groups, node)
+            found = Statistics(groups, node, self.target)
             problem = found.problem()
             if problem is None:
                 for free in found.nodes:

@@ -1,18 +1,24 @@
 """Statistics of rows, with the arithmetic that they go into, which products make for themselves."""
 
-from ...ir.graph import Node
+from collections.abc import Iterable
+
+from ...ir.builder import Builder
+from ...ir.graph import Node, Value
+from ...ir.target import Target
 from ..groups import Groups, squeezed
+from ..loops import SUM
 
 # Products that may each make the statistics of a norm again. A compromise: it saves a step of few
 # rows a launch; of many rows each product computes its x before, and each has a copy of it.
 MAX_READERS = 4
+PLAIN, ROW, SCALED = "no statistic", "one number a row", "elements times numbers of their row"
 
 
 class Statistics:
     """A norm, or a reduction with what makes a norm of it, and who reads the result."""
 
-    def __init__(self, groups: Groups, start: Node):
-        self.groups, self.start = groups, start
+    def __init__(self, groups: Groups, start: Node, target: Target):
+        self.groups, self.start, self.target = groups, start, target
         self.nodes: dict[Node, None] = {start: None}
         self.readers: dict[Node, None] = {}
         stack = [start]
@@ -70,7 +76,43 @@ class Statistics:
                     return problem
         if self.follows_reduction():
             return "it joins the reduction before it, which reads its rows anyway"
+        if self.target.is_gpu and not self.follow_the_sums():
+            return "x needs its statistics first: a GPU is faster with the norm in a kernel before"
         return None
+
+    def follow_the_sums(self) -> bool:
+        """Whether all statistics are factors of the product's sums, made in the same sweep of x."""
+        return self.are_factors(sorted(self.nodes, key=self.groups.place.__getitem__), {})
+
+    def are_factors(self, nodes: Iterable[Node], known: dict[Value, str]) -> bool:
+        """Whether no node makes of statistics what is not PLAIN, ROW or SCALED; fills `known`."""
+        for node in nodes:
+            of = [_known(v, known) for v in node.operands]
+            if node.op.kind == "composite":
+                b = Builder("composite")
+                operands = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
+                node.op.decomposition(b, *operands, **node.attrs)
+                if not self.are_factors(b.nodes, dict(zip(operands, of))):
+                    return False
+                found = SCALED
+            elif node.op.kind == "reduce":
+                if set(of) != {PLAIN} or node.op.combine != SUM:
+                    return False
+                found = ROW
+            elif set(of) == {PLAIN}:
+                found = PLAIN
+            elif squeezed(node.results[0].shape) != squeezed(self.start.operands[0].shape):
+                found = ROW
+            elif node.op.kind == "elementwise" and not node.op.is_cast:
+                if node.op.tree.fn not in ("mul", "div"):
+                    return False
+                if node.op.tree.fn == "div" and (of[0] == ROW or of[1] == SCALED):
+                    return False
+                found = SCALED
+            else:
+                (found,) = of
+            known[node.results[0]] = found
+        return True
 
     def follows_reduction(self) -> bool:
         """Whether x is made from another norm's (or reduction's) rows and their statistics."""
@@ -87,3 +129,10 @@ class Statistics:
             if template.grows_over == "anything" and maker.op.kind == "elementwise":
                 stack += maker.operands
         return False
+
+
+def _known(value: Value, known: dict[Value, str]) -> str:
+    """What a value is, through views."""
+    while value not in known and value.node is not None and value.node.op.kind == "view":
+        value = value.node.operands[0]
+    return known.get(value, PLAIN)

@@ -10,7 +10,6 @@ from ..templates.template import Schedule
 from .body import Context, Emitted
 from .dot import emit_dot
 from .gemv import emit_gemv
-from .one_sweep import one_sweep
 from .split_kernels import Piece, materialize, split_k
 
 
@@ -19,13 +18,9 @@ def contract_pieces(
 ) -> tuple[list[Piece], list[Schedule]]:
     """One launch, or one before it that computes x, and one after it that adds pieces of k.
 
-    Where x needs statistics first, one row of it is swept once all the same, where that can be;
-    tiles, and programs with registers for several rows, read what a launch before has computed.
+    Statistics that x needs are made by the launch before.
     """
     part = kernel.parts[0]
-    is_one_row = isinstance(schedule, GemvSchedule) and schedule.rows == 1
-    if part.phases and is_one_row and (swept := one_sweep(kernel)) is not None:
-        kernel, part = swept, swept.parts[0]
     pieces: list[Piece] = [Piece(kernel)]
     schedules: list[Schedule] = [schedule]
     is_tiled = isinstance(schedule, DotSchedule)

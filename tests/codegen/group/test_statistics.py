@@ -4,13 +4,14 @@ import pytest
 
 from tilewright.codegen.elements import walk
 from tilewright.codegen.group import make_plan
-from tilewright.codegen.loops import Contract, Ref
+from tilewright.codegen.loops import Contract, Reduce, Ref
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder
 from tilewright.ir.contraction import Contraction
 from tilewright.ir.errors import ShapeError
 from tilewright.ir.op import OPS, op
 from tilewright.ir.report import Report
+from tilewright.ir.target import TARGETS
 from tilewright.ir.types import TensorType, bf16
 
 K = 12
@@ -63,7 +64,7 @@ FOLDED = {
 }
 
 
-def planned(make, products=1):
+def planned(make, products=1, target="cpu"):
     """The plan of `products` products of what `make` makes of x [t, K], with the report."""
     b = Builder("norms")
     b.t = b.dim("t", 1, 64)
@@ -73,7 +74,7 @@ def planned(make, products=1):
         for i in range(products)
     ]
     report = Report()
-    return make_plan(b.graph(out), report), report
+    return make_plan(b.graph(out), report, target=TARGETS[target]), report
 
 
 @pytest.mark.parametrize("name", FOLDED)
@@ -90,6 +91,19 @@ def test_statistics_are_part_of_each_product(name, products):
         # what follows the sums is not in x; what x needs is swept before
         assert any(isinstance(e, Ref) for e in walk(part.x)) == bool(sweeps)
         assert bool(part.stats) == (not sweeps)
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_on_gpus_only_statistics_that_follow_the_sums_are(name):
+    make, sweeps = FOLDED[name]
+    plan, report = planned(make, products=2, target="sm_90")
+    lowered = [lower_group(plan.graph, nodes, {}) for nodes in plan.groups.values()]
+    parts = [part for low in lowered for part in low.kernel.parts]
+    assert [type(part) for part in parts] == [Reduce] * bool(sweeps) + [Contract] * 2
+    for part in parts[-2:]:
+        assert not part.phases
+        assert bool(part.stats) == (not sweeps)
+    assert ("x needs its statistics first" in str(report)) == bool(sweeps)
 
 
 def transposed(b, x):

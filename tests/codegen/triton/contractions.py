@@ -17,7 +17,6 @@ PROLOGUES: dict[str, Callable] = {
     "centered norm": lambda b, x: b.layer_norm(x, _row(b, x, "g"), _row(b, x, "bias")),
     "spread about the mean": lambda b, x: _spread_about_the_mean(b, x),
     "norm and bias": lambda b, x: b.add(b.rms_norm(x, _row(b, x, "g")), _row(b, x, "bias")),
-    "half centered": lambda b, x: _half_centered(b, x),
     "clipped norm": lambda b, x: b.relu(b.layer_norm(x, _row(b, x, "g"), _row(b, x, "bias"))),
     "norm by the largest": lambda b, x: _by_the_largest(b, x),
     "activation": lambda b, x: b.silu(x),
@@ -70,11 +69,6 @@ def _spread_about_the_mean(b, x):
     variance = b.mean(b.mul(centered, centered), axes=(-1,), keepdims=True)
     deviation = b.sqrt(b.add(variance, b.constant(1e-5, x.dtype)))
     return b.mul(_row(b, x, "g"), b.div(centered, deviation))
-
-
-def _half_centered(b, x):
-    half = b.mul(b.mean(x, axes=(-1,), keepdims=True), b.constant(0.5, x.dtype))
-    return b.mul(b.sub(x, half), _row(b, x, "g"))
 
 
 def _by_the_largest(b, x):

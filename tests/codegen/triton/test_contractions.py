@@ -5,7 +5,6 @@ import pytest
 from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.codegen.triton.emit import emit_kernel
-from tilewright.codegen.triton.one_sweep import one_sweep
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.target import get_target
@@ -40,40 +39,6 @@ def test_prologues(runner, prologue):
     stored = bool(narrow.kernel.parts[0].phases)  # x is then stored in bf16, cut by the interpreter
     check(runner, narrow, SCHEDULES[2], 1.6e-2 if stored else 8e-3)
     check(runner, product(prologue, dtype=f16), SCHEDULES[0], 1e-3)
-
-
-# prologue -> sums of a weight's products; None where x cannot be swept once
-ONE_SWEEP = {
-    "centered norm": 3,  # of (x - x[0]) * g, of g, and of the bias
-    "spread about the mean": 2,
-    "norm by the largest": None,
-    "norm and bias": 2,
-    "clipped norm": None,
-    "half centered": None,  # sums of x and of the mean would cancel in part
-}
-
-
-@pytest.mark.parametrize("prologue", ONE_SWEEP)
-@pytest.mark.parametrize("mean", [0.0, 3000.0])
-def test_what_needs_statistics_first_is_swept_once_for_one_row(runner, prologue, mean):
-    """However large the mean is: x is shifted by its first element before anything is summed."""
-    case = product(prologue, m=1, n=6, k=70)
-    (part,) = case.kernel.parts
-    assert part.phases
-    (x,) = (
-        array
-        for param, array in zip(case.kernel.params, case.arrays)
-        if not param.is_constant and not param.is_written
-    )
-    x += mean
-    swept = one_sweep(case.kernel)
-    launches = emit_kernel(case.kernel, "kernel", SCHEDULES[0], TARGET)
-    sums = ONE_SWEEP[prologue]
-    assert len(launches) == (2 if sums is None else 1)
-    if sums is not None:
-        assert len(swept.parts[0].ws) == sums
-    # in one sweep nothing cancels; in two the mean itself is rounded
-    check(runner, case, SCHEDULES[0], 1e-5 if sums is not None else 1e-5 + mean * 1e-7)
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
