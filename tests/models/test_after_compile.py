@@ -76,7 +76,7 @@ def test_a_new_size_never_mixes_old_values_and_new():
 
 def test_copies_are_refused_with_a_way_out(scaled):
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(tilewright.UnsupportedModel, match="copy or send the module"):
+        with pytest.raises(tilewright.UnsupportedModel, match="save it, and load it"):
             attempt(scaled[2])
 
 

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from tilewright.codegen.group import make_plan
 from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.attention import AttentionSchedule
 from tilewright.codegen.templates.pointwise import PointwiseSchedule
 from tilewright.codegen.templates.reduce import ReduceSchedule
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.codegen.triton.pool import compile_all
+from tilewright.ir.builder import Builder
 from tilewright.ir.errors import UnsupportedOp
 from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, bool_, f8e4m3, f16, f32, f64, i32
@@ -54,10 +56,15 @@ def test_reductions(runner, dtype, schedule):
 
 @pytest.mark.parametrize("pair", [(f64, f64), (f32, f8e4m3), (i32, f32)], ids=str)
 def test_attention_says_which_dtypes_it_takes(pair):
-    with pytest.raises(UnsupportedOp, match=f"of {pair[0]} over a cache of {pair[1]}") as caught:
-        samples.attention([1], [3], dtype=pair[0], kv_dtype=pair[1])
-    assert "f32, bf16 or f16" in caught.value.facts
-    assert caught.value.fix
+    b = Builder()
+    q = b.input("q", (3, 4, 8), pair[0])
+    pools = [b.state(name, (2, 2, 4, 8), pair[1]) for name in ("k", "v")]
+    shapes = {"table": (1, 2), "starts": (2,), "lens": (1,)}
+    meta = [b.input(name, shape, i32) for name, shape in shapes.items()]
+    graph = b.graph([b.paged_attention(q, *pools, *meta, scale=0.3)])
+    with pytest.raises(UnsupportedOp, match=r"paged_attention(.|\n)*computes in f32") as caught:
+        make_plan(graph, target=TARGETS["sm_90"])
+    assert "f32, bf16, f16" in str(caught.value)
 
 
 @pytest.mark.parametrize("pair", [(bf16, f16), (f16, bf16), (bf16, f32)], ids=str)
