@@ -27,7 +27,6 @@ WORKER = """
 import sys, time
 import numpy as np
 
-from tilewright.cli.system import cpu_name
 import tilewright
 from tilewright.api.demo_model import demo_path
 

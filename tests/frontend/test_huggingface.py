@@ -369,8 +369,6 @@ def test_models_of_other_kinds_are_refused(tmp_path):
 def test_unsupported_operations_of_a_model_are_listed():
     config = transformers.MixtralConfig(**COMMON, num_local_experts=4, sliding_window=None)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    with pytest.raises(
-        UnsupportedOp, match=r"grouped_mm_fallback.* 4 x  first at model\.layers"
-    ):
+    with pytest.raises(UnsupportedOp, match=r"grouped_mm_fallback.* 4 x  first at model\.layers"):
         capture_causal_lm(model)
     assert model.config._attn_implementation != "tilewright"
