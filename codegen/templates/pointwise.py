@@ -13,7 +13,7 @@ from ..elements import index_facts
 from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, LoopKernel, Pointwise, Store
-from .template import WARPS, Bucket, Schedule, Template, clip, powers_of_2
+from .template import WARPS, Bucket, Schedule, Template, clip, declare_axes, powers_of_2
 
 FEW = 1 << 17  # elements, on sm_90, of which narrow programs leave fewer cores idle
 
@@ -50,8 +50,9 @@ class PointwiseTemplate(Template):
                 axes, stores = _append(inliner, output)
             else:
                 axes, stores = _plain_store(inliner, output)
-            parts.setdefault(axes, []).extend(stores)
-        return tuple(Pointwise(axes, tuple(stores)) for axes, stores in parts.items())
+            space = tuple(a for a in axes if a.extent != 1)
+            parts.setdefault(space, []).extend(stores)
+        return tuple(Pointwise(space, tuple(stores)) for space, stores in parts.items())
 
     def points(self, part: Pointwise) -> Dim:
         return product(a.extent for a in part.axes)
@@ -71,7 +72,7 @@ class PointwiseTemplate(Template):
 
 def _plain_store(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], list[Store]]:
     source = _strip_reshapes(inliner, output)
-    axes, index = _declare_axes(inliner, source.shape)
+    axes, index = declare_axes(inliner, source.shape)
     value = inliner.element(source, index)
     number = inliner.param(output, is_written=True)
     return axes, [Store(number, linearize(index, source.shape), value)]
@@ -86,18 +87,9 @@ def _strip_reshapes(inliner: Inliner, value: Value) -> Value:
     return value
 
 
-def _declare_axes(
-    inliner: Inliner, shape: Sequence[Dim]
-) -> tuple[tuple[Axis, ...], tuple[Dim, ...]]:
-    """Axes over `shape` without those of size 1, and the full index."""
-    index = tuple(inliner.axis(f"_i{i}", d) for i, d in enumerate(shape))
-    axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(shape) if d != 1)
-    return axes, index
-
-
 def _append(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], list[Store]]:
     pool, x, slots = output.node.operands
-    axes, (token, head, at) = _declare_axes(inliner, x.shape)
+    axes, (token, head, at) = declare_axes(inliner, x.shape)
     slot = inliner.element(slots, (token,))
     place = inliner.indirect_symbol(slot)
     page_size = pool.shape[2]

@@ -16,18 +16,17 @@ from ...ir.types import DType
 from ..cost import scaled
 from ..elements import index_facts
 from ..forward import stores_after
-from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
 from .template import (
     WARPS,
     Bucket,
     Schedule,
-    Template,
+    SurroundedTemplate,
+    declare_axes,
     power_of_2,
     powers_of_2,
     settled,
-    surrounds,
     warps,
 )
 
@@ -77,17 +76,12 @@ class ScanSchedule(Schedule):
     piece: int | None = None
 
 
-class ScanTemplate(Template):
+class ScanTemplate(SurroundedTemplate):
     """One scan, with what is computed before and after it element by element."""
 
     name = "scan"
     kinds = frozenset(("scan",))
     parts = (Scan,)
-    grows_over = "elements"
-
-    def why_not(self, group: Group, node: Node) -> str | None:
-        # what comes before is computed twice where long rows are cut
-        return surrounds(group, node)
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
@@ -96,8 +90,7 @@ class ScanTemplate(Template):
         (x,) = node.operands
         result = node.results[0]
         at = node.attrs["axis"] % x.type.rank
-        index = tuple(inliner.axis(f"_i{i}", d) for i, d in enumerate(x.shape))
-        axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape))
+        axes, index = declare_axes(inliner, x.shape)
         value = inliner.element(x, index)
         dtype = widened(x.dtype)
         stores = stores_after(inliner, {result: Ref(RESULT, dtype)}, index, outputs)

@@ -18,7 +18,6 @@ from ...ir.target import Target
 from ...ir.types import DType
 from ..elements import index_facts
 from ..forward import stores_after
-from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, LoopKernel, Part, Ref, Store, widened
 from .sort import SortSchedule, sort_schedules
@@ -26,11 +25,11 @@ from .template import (
     WARPS,
     Bucket,
     Schedule,
-    Template,
+    SurroundedTemplate,
+    declare_axes,
     power_of_2,
     powers_of_2,
     settled,
-    surrounds,
 )
 
 FEW = 32  # updates that every program goes through
@@ -85,17 +84,12 @@ class ScatterSchedule(Schedule):
     order: SortSchedule | None = None
 
 
-class ScatterTemplate(Template):
+class ScatterTemplate(SurroundedTemplate):
     """One scatter, with what is computed before and after it element by element."""
 
     name = "scatter"
     kinds = frozenset(("scatter",))
     parts = (Scatter,)
-    grows_over = "elements"
-
-    def why_not(self, group: Group, node: Node) -> str | None:
-        # what comes before is computed more than once
-        return surrounds(group, node)
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
@@ -106,8 +100,7 @@ class ScatterTemplate(Template):
         at = normalize_axis(node.attrs["axis"], x.type.rank)
         # an index of its own for each line
         is_rows = not where.type.rank == x.type.rank == updates.type.rank
-        axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape))
-        index = tuple(inliner.axis(a.name, a.extent) for a in axes)
+        axes, index = declare_axes(inliner, x.shape)
         given = where.shape if is_rows else (where.shape[at],)
         source = Axis("_s", product(given))
         place = delinearize(inliner.axis("_s", source.extent), given, inliner.facts)

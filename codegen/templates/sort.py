@@ -15,10 +15,18 @@ from ...ir.target import Target
 from ...ir.types import i64
 from ..elements import index_facts
 from ..forward import stores_after
-from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, Element, Index, LoopKernel, Part, Store
-from .template import Bucket, Schedule, Template, clip, power_of_2, powers_of_2, settled, surrounds
+from .template import (
+    Bucket,
+    Schedule,
+    SurroundedTemplate,
+    clip,
+    declare_axes,
+    power_of_2,
+    powers_of_2,
+    settled,
+)
 
 TILE = 1024  # elements that a program puts in order
 LONGEST = 31  # a row has fewer than two to this elements
@@ -62,17 +70,12 @@ def sort_schedules(extent: Dim, facts: Facts) -> list[Bucket]:
     return clip(table, facts, extent)
 
 
-class SortTemplate(Template):
+class SortTemplate(SurroundedTemplate):
     """One sort, with what is computed before and after it element by element."""
 
     name = "sort"
     kinds = frozenset(("sort",))
     parts = (Sort,)
-    grows_over = "elements"
-
-    def why_not(self, group: Group, node: Node) -> str | None:
-        # what comes before is computed more than once
-        return surrounds(group, node)
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]
@@ -81,8 +84,7 @@ class SortTemplate(Template):
         (x,) = node.operands
         at = normalize_axis(node.attrs["axis"], x.type.rank)
         kept = node.results[0].shape
-        axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(x.shape))
-        index = tuple(inliner.axis(a.name, a.extent) for a in axes)
+        axes, index = declare_axes(inliner, x.shape)
         rank = Axis("_k", kept[at])
         ranked = (*index[:at], inliner.axis(rank.name, rank.extent), *index[at + 1 :])
         value = inliner.element(x, index)

@@ -16,7 +16,7 @@ from ...ir.types import DType
 from ..elements import walk
 from ..groups import Group, Groups, squeezed
 from ..inline import Inliner
-from ..loops import Apply, Load, LoopKernel, Part
+from ..loops import Apply, Axis, Load, LoopKernel, Part
 
 
 class Schedule:
@@ -165,14 +165,29 @@ def follows_elements(group: Group, node: Node) -> str | None:
     return None
 
 
-def surrounds(group: Group, node: Node) -> str | None:
-    """Why a node is neither cheap and in front of the anchor, nor element by element behind it."""
-    if node is group.anchor:
-        return None
-    if group.follows(node):
-        return follows_elements(group, node)
-    is_cheap = node.op.kind == "elementwise" and node.op.cost != "expensive"
-    return None if is_cheap else f"{node.op.name} before a {group.template.name}"
+class SurroundedTemplate(Template):
+    """One node, with what is computed before and after it element by element.
+
+    What comes before must be cheap: such kernels compute it more than once.
+    """
+
+    grows_over = "elements"
+
+    def why_not(self, group: Group, node: Node) -> str | None:
+        if node is group.anchor:
+            return None
+        if group.follows(node):
+            return follows_elements(group, node)
+        is_cheap = node.op.kind == "elementwise" and node.op.cost != "expensive"
+        return None if is_cheap else f"{node.op.name} before a {self.name}"
+
+
+def declare_axes(
+    inliner: Inliner, shape: Sequence[Dim]
+) -> tuple[tuple[Axis, ...], tuple[Dim, ...]]:
+    """An axis for each dim of `shape`, and the full index: 0 along those of size 1."""
+    axes = tuple(Axis(f"_i{i}", d) for i, d in enumerate(shape))
+    return axes, tuple(inliner.axis(a.name, a.extent) for a in axes)
 
 
 def settled(size: Dim, table: list[Bucket], facts: Facts) -> tuple[Dim, list[Bucket]]:
