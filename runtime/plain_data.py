@@ -3,7 +3,7 @@
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from operator import or_
 from typing import Any
 
@@ -37,6 +37,7 @@ STEPS: dict[str, type[Step]] = {
 _NAMES = {kind: name for name, kind in STEPS.items()}
 
 ReadDim = Callable[[Any], Dim]
+Read = Callable[[Any, ReadDim], Any]
 
 
 def fields_to_plain(item: Any, without: Collection[str] = ()) -> dict[str, Any]:
@@ -53,9 +54,7 @@ def read_fields(
 ) -> dict[str, Any]:
     """The inverse. KeyError, TypeError or ValueError when it is not the form of a `kind`."""
     return {
-        name: read_plain(data[name], annotation, dims)
-        for name, annotation in _annotations(kind).items()
-        if name not in without
+        name: read(data[name], dims) for name, read in _readers(kind).items() if name not in without
     }
 
 
@@ -63,6 +62,11 @@ def read_fields(
 def _annotations(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
+
+
+@lru_cache(maxsize=32)
+def _readers(kind: type) -> dict[str, Read]:
+    return {name: _reader(annotation) for name, annotation in _annotations(kind).items()}
 
 
 def to_plain(value: Any, annotation: Any) -> Any:
@@ -87,26 +91,42 @@ def to_plain(value: Any, annotation: Any) -> Any:
 
 def read_plain(data: Any, annotation: Any, dims: ReadDim) -> Any:
     """The inverse. KeyError, TypeError or ValueError when it is not the annotation's form."""
+    return _reader(annotation)(data, dims)
+
+
+@lru_cache(maxsize=256)
+def _reader(annotation: Any) -> Read:
+    """How a value of the annotated type is read: a program has tens of thousands of few types."""
     if annotation == Dim:
-        return dims(data)
+        return lambda data, dims: dims(data)
     if annotation is Step:
-        annotation = STEPS[data["kind"]]
+        return lambda data, dims: _reader(STEPS[data["kind"]])(data, dims)
     if annotation is DType:
-        return DTYPES[data]
+        return lambda data, dims: DTYPES[data]
     if is_dataclass(annotation):
-        return annotation(**read_fields(data, annotation, dims))
+        return lambda data, dims: annotation(**read_fields(data, annotation, dims))
     if annotation == str | Dim:
-        return read_plain(data["buffer"], str, dims) if "buffer" in data else dims(data["dim"])
+        name = _reader(str)
+        return lambda data, dims: (
+            name(data["buffer"], dims) if "buffer" in data else dims(data["dim"])
+        )
     if (other := _or_none(annotation)) is not None:
-        return None if data is None else read_plain(data, other, dims)
+        some = _reader(other)
+        return lambda data, dims: None if data is None else some(data, dims)
     if typing.get_origin(annotation) is tuple:
-        (item, _) = typing.get_args(annotation)
-        if not isinstance(data, list):
-            raise TypeError(f"{data!r} is not a list")
-        return tuple(read_plain(each, item, dims) for each in data)
-    annotation = dict if typing.get_origin(annotation) is Mapping else annotation
-    if type(data) is not annotation:
-        raise TypeError(f"{data!r} is not of type {annotation}")
+        return partial(_read_tuple, _reader(typing.get_args(annotation)[0]))
+    return partial(_read_value, dict if typing.get_origin(annotation) is Mapping else annotation)
+
+
+def _read_tuple(item: Read, data: Any, dims: ReadDim) -> tuple[Any, ...]:
+    if not isinstance(data, list):
+        raise TypeError(f"{data!r} is not a list")
+    return tuple([item(each, dims) for each in data])
+
+
+def _read_value(kind: type, data: Any, dims: ReadDim) -> Any:
+    if type(data) is not kind:
+        raise TypeError(f"{data!r} is not of type {kind}")
     return frozen(data)
 
 
