@@ -8,21 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from .contraction import Contraction
-from .dim import Dim, DimCall, Expr, symbol, symbols_of
+from .dim import Dim, symbols_of
 from .facts import Facts
 from .graph import Node, Value
-from .index_map import (
-    Checked,
-    Index,
-    Number,
-    Read,
-    SymbolContext,
-    compared,
-    leaves,
-    map_index,
-)
+from .index_map import Number, SymbolContext, compared, leaves
+from .indexing import calls_of
 from .op import normalize_axis
-from .types import Shape
 
 # an axis of the result; None where it is kept apart and lies along none; the words for how the op
 # mixes along it, as in "it reduces" the axis
@@ -76,40 +67,18 @@ class Axes:
 
     def told_apart(self, node: Node) -> frozenset[int]:
         """Axes of the result whose places the index map does not treat alike."""
-        return self._mapped(node)[1]
+        return _told_apart(node, SymbolContext(node, self.facts))
 
     def _of_map(self, node: Node) -> tuple[tuple[Along, ...], ...]:
-        reads, told = self._mapped(node)
-        shape = node.results[0].shape
+        at = SymbolContext(node, self.facts)
+        told, reads = _told_apart(node, at), at.reads
         return tuple(
             tuple(
-                _joined([_lies(index[axis], size, shape, told) for o, index in reads if o == i])
+                _joined([_lies(index[axis], size, at, told) for o, index in reads if o == i])
                 for axis, size in enumerate(operand.shape)
             )
             for i, operand in enumerate(node.operands)
         )
-
-    def _mapped(self, node: Node) -> tuple[list[tuple[int, Index]], frozenset[int]]:
-        """What is read, as (operand, index), and the axes whose places are told apart.
-
-        Those by which the map chooses or numbers, and those that occur in an index twice, otherwise
-        than as they are, or for an axis of another size.
-        """
-        at = SymbolContext(node, self.facts)
-        mapped = map_index(node, at, at.index)
-        found = list(leaves(mapped))
-        reads = [(m.operand, m.index) for m in found if isinstance(m, (Read, Checked))] + at.lookups
-        told = [*compared(mapped), *(m.value for m in found if isinstance(m, Number))]
-        sizes = dict(zip(at.index, at.result.shape))
-        for operand, index in reads:
-            shape = node.operands[operand].shape
-            told += [
-                dim
-                for dim, size in zip(index, shape, strict=True)
-                if index.count(dim) > 1 or sizes.get(dim) != size
-            ]
-        names = frozenset().union(*map(symbols_of, told))
-        return reads, frozenset(i for i in range(at.result.rank) if f"_i{i}" in names)
 
     def _of_decomposition(self, node: Node) -> tuple[tuple[Along, ...], ...]:
         from .builder import Builder
@@ -145,19 +114,35 @@ class Axes:
         return places.get(end)
 
 
-def _lies(at: Dim, size: Dim, shape: Shape, told: frozenset[int]) -> Along:
-    """Where an axis of `size` lies that is read at `at`."""
-    for axis, extent in enumerate(shape):
-        if extent == size and at == symbol(f"_i{axis}"):
+def _told_apart(node: Node, at: SymbolContext) -> frozenset[int]:
+    """Axes of the result whose places the map of a node does not treat alike.
+
+    Those by which it chooses or numbers, and those that occur in an index twice, otherwise than as
+    they are, or for an axis of another size.
+    """
+    numbers = (m.value for m in leaves(at.mapped) if isinstance(m, Number))
+    told = [*compared(at.mapped), *numbers]
+    sizes = dict(zip(at.index, at.result.shape))
+    for operand, index in at.reads:
+        told += [
+            dim
+            for dim, size in zip(index, node.operands[operand].shape, strict=True)
+            if index.count(dim) > 1 or sizes.get(dim) != size
+        ]
+    names = frozenset().union(*map(symbols_of, told))
+    return frozenset(axis for axis, name in enumerate(at.extents) if name in names)
+
+
+def _lies(place: Dim, size: Dim, at: SymbolContext, told: frozenset[int]) -> Along:
+    """Where an axis of `size` lies that is read at `place`."""
+    for axis, (index, extent) in enumerate(zip(at.index, at.result.shape, strict=True)):
+        if extent == size and place == index:
             return TOLD if axis in told else axis
     if size == 1:
         return None
-    if any(name.startswith("_g") for name in symbols_of(at)):
+    if symbols_of(place) & at.lookups.keys():
         return "it picks along"
-    calls = isinstance(at, Expr) and any(
-        isinstance(atom, DimCall) for monomial, _ in at.terms for atom, _ in monomial
-    )
-    return "it merges" if calls else "it works along"
+    return "it merges" if calls_of(place) else "it works along"
 
 
 def _joined(found: list[Along]) -> Along:

@@ -101,22 +101,29 @@ def compared(mapped: Mapped) -> Iterator[Dim]:
 
 
 class SymbolContext(IndexContext):
-    """The map of a node at `index`, (_i0, _i1, ...): what it does everywhere at once.
+    """The map of a node at `index`, (_i0, _i1, ...): `mapped` is what it does everywhere at once.
 
-    What it looks up is in `lookups`, as (operand, index), and stands for itself as a symbol.
+    What it looks up is in `lookups`, as (operand, index), by the symbol that stands for it.
     """
 
     def __init__(self, node: Node, facts: Facts):
         self.result = node.results[0].type
-        self.index: Index = tuple(symbol(f"_i{i}") for i in range(self.result.rank))
         self.extents = extents_of(self.result.shape)
-        self.lookups: list[tuple[int, Index]] = []
+        self.index: Index = tuple(map(symbol, self.extents))
+        self.lookups: dict[str, tuple[int, Index]] = {}
         self.facts = AxisFacts(facts.symbols, self.extents)
+        self.mapped = map_index(node, self, self.index)
 
     def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
         name = f"_g{len(self.lookups)}"
-        self.lookups.append((operand, index))
+        self.lookups[name] = operand, index
         return symbol(name)
+
+    @property
+    def reads(self) -> list[tuple[int, Index]]:
+        """What is read, lookups too, as (operand, index)."""
+        found = (m for m in leaves(self.mapped) if isinstance(m, (Read, Checked)))
+        return [*((m.operand, m.index) for m in found), *self.lookups.values()]
 
 
 @dataclass(frozen=True)

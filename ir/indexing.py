@@ -94,12 +94,12 @@ def divmod_dim(a: Dim, b: Dim, facts: Facts) -> tuple[Dim, Dim]:
 
 def recombine(dim: Dim) -> Dim:
     """b * (x // b) + x % b becomes x, where writing remainders as x - b * (x // b) cancels."""
-    while calls := [c for c in _calls(dim) if c.op == "mod"]:
+    while calls := [c for c in calls_of(dim) if c.op == "mod"]:
         for call in calls:
             x, b = call.args
             written = x - b * floordiv(x, b)
             replaced = _with_atom(dim, call, written)
-            if len(_calls(replaced)) < len(_calls(dim)):
+            if len(calls_of(replaced)) < len(calls_of(dim)):
                 dim = replaced
                 break
         else:
@@ -131,10 +131,11 @@ def simplified(dim: Dim, facts: Facts) -> Dim:
             return divmod_dim(a, b, facts)[atom.op == "mod"]
         return CALLS[atom.op](a, b)
 
-    return map_atoms(dim, decided) if _calls(dim) else dim
+    return map_atoms(dim, decided) if calls_of(dim) else dim
 
 
-def _calls(dim: Dim) -> list[DimCall]:
+def calls_of(dim: Dim) -> list[DimCall]:
+    """The calls among the factors of its terms; what is inside calls is not."""
     terms = () if isinstance(dim, int) else dim.terms
     return [atom for monomial, _ in terms for atom, _ in monomial if isinstance(atom, DimCall)]
 

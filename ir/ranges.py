@@ -7,7 +7,7 @@ from .axes import combined_axes
 from .dim import Dim, maximum, minimum, product
 from .facts import Facts
 from .graph import Node, Value
-from .index_map import Checked, Fill, Mapped, Number, Read, SymbolContext, leaves, map_index
+from .index_map import Checked, Fill, Mapped, Number, Read, SymbolContext, leaves
 from .indexing import ends
 from .scalar import Scalar
 
@@ -82,8 +82,7 @@ class Ranges:
             return 0, product(shape[axis] for axis in combined_axes(node)) - 1
         if op.index_map is not None:
             at = SymbolContext(node, self._facts)
-            found = leaves(map_index(node, at, at.index))
-            return self._either([self._leaf(node, each, at, depth) for each in found])
+            return self._either([self._leaf(node, m, at, depth) for m in leaves(at.mapped)])
         return UNKNOWN
 
     def _leaf(self, node: Node, leaf: Mapped, at: SymbolContext, depth: int) -> Range:

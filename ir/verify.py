@@ -6,7 +6,7 @@ from .builder import infer
 from .dim import symbols_of
 from .errors import ShapeError, VerifyError
 from .graph import Graph, Node, Value, symbols_in
-from .index_map import Read, SymbolContext, map_index
+from .index_map import Read, SymbolContext
 from .indexing import ends
 from .text import print_node, value_names
 from .types import TensorType
@@ -124,7 +124,7 @@ class _Verifier:
         if node.op.inverse is not None or key in self.inside:
             return
         at = SymbolContext(node, self.graph.facts)
-        read = map_index(node, at, at.index)
+        read = at.mapped
         if isinstance(read, Read):
             for place, size in zip(read.index, node.operands[read.operand].shape, strict=True):
                 low, high = ends(place, at.extents) or (place, place)

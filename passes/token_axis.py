@@ -12,7 +12,7 @@ from ..ir.axes import TOLD, Axes
 from ..ir.dim import Dim, symbols_of
 from ..ir.errors import UnsupportedModel
 from ..ir.graph import Graph, Node, Value
-from ..ir.index_map import Number, SymbolContext, leaves, map_index
+from ..ir.index_map import Number, SymbolContext, leaves
 from ..ir.op import get_op
 from ..ir.text import print_node, value_names
 
@@ -111,10 +111,8 @@ def _transfer(node: Node, places: list[int | None], axes: Axes, symbol: str) -> 
 
 def _source(node: Node, axes: Axes, symbol: str) -> int | None:
     """All tokens share a constant; positions have one row a token."""
-    at = SymbolContext(node, axes.facts)
-    used = [
-        leaf.value for leaf in leaves(map_index(node, at, at.index)) if isinstance(leaf, Number)
-    ]
+    mapped = SymbolContext(node, axes.facts).mapped
+    used = [leaf.value for leaf in leaves(mapped) if isinstance(leaf, Number)]
     if not used:
         return None
     axis = rows_of(node.results[0].shape, symbol)
