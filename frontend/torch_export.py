@@ -24,7 +24,7 @@ from .dynamic_shapes import Axes, DynamicAxis, exported_axis
 from .eager import eager_call
 from .importer import Handler, Importer
 from .symbols import SymbolTable, shape_env_of
-from .trace import export, functionalize, needs_decomposition
+from .trace import export, functionalize, graphs_of, needs_decomposition
 
 
 @dataclass(frozen=True)
@@ -320,11 +320,10 @@ class _ProgramImport:
 
 def _sized_values(program: ExportedProgram) -> Iterator[Any]:
     """What torch traced of arguments, and of operations whose results' sizes depend on data."""
-    for part in program.graph_module.modules():
-        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
-            if node.op == "placeholder" or "unbacked_bindings" in node.meta:
-                value = node.meta.get("val")
-                yield from value if isinstance(value, (tuple, list)) else [value]
+    for node in (node for graph in graphs_of(program) for node in graph.nodes):
+        if node.op == "placeholder" or "unbacked_bindings" in node.meta:
+            value = node.meta.get("val")
+            yield from value if isinstance(value, (tuple, list)) else [value]
 
 
 def _proved(graph: Graph) -> Graph:

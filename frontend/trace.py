@@ -70,16 +70,10 @@ def export(
             for part in copy.modules():
                 part.training = False
         results = Results(copy)
-        try:
-            with _without_partial_graph():
-                program = torch.export.export(
-                    copy, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
-                )
-        except Exception as error:
-            explained = explain(error)
-            if explained is error:
-                raise
-            raise explained from error
+        with _explained(), _without_partial_graph():
+            program = torch.export.export(
+                copy, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
+            )
     return Exported(program, shapes.leaves, results.tree)
 
 
@@ -88,6 +82,13 @@ def _in_order(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> dict[str, A
     names = list(inspect.signature(module.forward).parameters)
     known = [name for name in names if name in kwargs]
     return {name: kwargs[name] for name in [*known, *(k for k in kwargs if k not in names)]}
+
+
+def graphs_of(program: ExportedProgram) -> Iterator[torch.fx.Graph]:
+    """The program's own graph, and those of branches and loops in it."""
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield part.graph
 
 
 # what torch leaves whole by default, and takes apart into operations of our table when asked
@@ -111,14 +112,8 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
     for overload in list(table):
         if target_name(overload) in HANDLERS:
             del table[overload]
-    with _tracing():
-        try:
-            return program.run_decompositions(table)
-        except Exception as error:
-            explained = explain(error)
-            if explained is error:
-                raise
-            raise explained from error
+    with _tracing(), _explained():
+        return program.run_decompositions(table)
 
 
 def _alias_what_dropout_returns(program: ExportedProgram) -> None:
@@ -128,12 +123,11 @@ def _alias_what_dropout_returns(program: ExportedProgram) -> None:
     """
     aten = torch.ops.aten
     dropouts = {f"{n}.default" for n in ("dropout", "feature_dropout", "alpha_dropout")}
-    for part in program.graph_module.modules():
-        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
-            if target_name(node.target).removeprefix("aten.") in dropouts:
-                x, p, train = node.args
-                if p == 0 or not train:
-                    node.target, node.args = aten.alias.default, (x,)
+    for node in (node for graph in graphs_of(program) for node in graph.nodes):
+        if target_name(node.target).removeprefix("aten.") in dropouts:
+            x, p, train = node.args
+            if p == 0 or not train:
+                node.target, node.args = aten.alias.default, (x,)
 
 
 def _refuse_recurrent_dropout(program: ExportedProgram) -> None:
@@ -154,11 +148,9 @@ def _refuse_recurrent_dropout(program: ExportedProgram) -> None:
 
 def needs_decomposition(program: ExportedProgram) -> bool:
     """Whether the program writes in place, or has operations that are not in our table."""
-    for part in program.graph_module.modules():
-        if not isinstance(part, torch.fx.GraphModule):
-            continue
-        live = live_nodes(part.graph)
-        for node in part.graph.nodes:
+    for graph in graphs_of(program):
+        live = live_nodes(graph)
+        for node in graph.nodes:
             if not isinstance(node.target, torch._ops.OpOverload):
                 continue
             if node.target._schema.is_mutable:
@@ -314,6 +306,18 @@ def _data_dependent(error: Exception) -> UnsupportedModel:
         facts=_first_line(error),
         fix="write the choice as torch.cond, or compute both ways and choose with torch.where",
     )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of torch's as `explain` has them."""
+    try:
+        yield
+    except Exception as error:
+        explained = explain(error)
+        if explained is error:
+            raise
+        raise explained from error
 
 
 def explain(error: Exception) -> Exception:
