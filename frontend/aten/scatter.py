@@ -107,9 +107,7 @@ def _index_add(
     call: Call, x: Value, dim: int, index: Value, source: Value, *, alpha: Scalar = 1
 ) -> Value:
     updates = source if alpha == 1 else call.b.mul(source, call.parameter(alpha, source.dtype))
-    index = _row(call, index)
-    combine = "max" if x.dtype == types.bool_ else "add"
-    return call.b.scatter(x, index, updates, axis=dim % x.type.rank, combine=combine)
+    return _put(call, x, _row(call, index), updates, dim % x.type.rank, "add")
 
 
 @handles("index_reduce.default", of_numbers=True, may_fail=True)
@@ -154,9 +152,8 @@ def _index_put(
         return _put_where(call, x, indices, values, accumulate)
     flat, place, axis, order = at_places(call, x, indices)
     shape = (*flat.shape[:axis], *place.shape, *flat.shape[axis + 1 :])
-    combine = "replace" if not accumulate else "max" if x.dtype == types.bool_ else "add"
     updates = call.broadcast(values, shape)
-    out = call.b.scatter(flat, place, updates, axis=axis, combine=combine)
+    out = _put(call, flat, place, updates, axis, "add" if accumulate else "replace")
     moved = tuple(x.shape[i] for i in order)
     return unpermute(call, call.reshape(out, moved), order)
 
