@@ -5,7 +5,7 @@ import gc
 from dataclasses import dataclass
 
 from ..ir.errors import DeviceError, OptionError
-from ..ir.target import Target, cpu, get_target
+from ..ir.target import Target, cpu, get_target, target_of
 
 NOT_INITIALIZED = 3  # CUDA's word for a context that a fork has cut off
 
@@ -57,8 +57,6 @@ def nvidia_gpus() -> Gpus:
 
 def gpu_target() -> str | None:
     """The target for the first GPU here; None without a GPU, or with one we have no target for."""
-    from ..ir.target import target_of
-
     gpus = nvidia_gpus().found
     target = target_of(gpus[0].arch) if gpus else None
     return None if target is None else target.name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..ir.dim import evaluate
 from ..ir.errors import OptionError
 from ..ir.steps import LaunchStep, walk
 from ..ir.target import get_target
@@ -109,7 +110,7 @@ def artifact_facts(artifact: "Artifact", sizes: str = "", index: int = 0) -> dic
         "kv_page_tokens": program.kv.page_size if program.kv else None,
         "launches": sum(row["launches"] for row in kernels),
         "sizes": values,
-        "arena_bytes": _value(program.arena_bytes, values),
+        "arena_bytes": evaluate(program.arena_bytes, values),
         "kernels": kernels,
     }
 
@@ -167,7 +168,7 @@ def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
     for step in walk(program.steps):
         if not isinstance(step, LaunchStep):
             continue
-        chosen = _value(step.select, values)
+        chosen = evaluate(step.select, values)
         for choice in step.choices:
             if choice.lo <= chosen and (choice.hi is None or chosen <= choice.hi):
                 kernel = program.kernels[choice.kernel]
@@ -186,7 +187,7 @@ def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
                         "first": step.loc,
                     },
                 )
-                moved, done = _value(step.traffic, values), _value(step.operations, values)
+                moved, done = evaluate(step.traffic, values), evaluate(step.operations, values)
                 products = [DTYPES[name] for name in step.products]
                 took = {
                     "memory": target.seconds(moved, 0) * 1e6,
@@ -216,12 +217,6 @@ def _tally(tensors: Iterable[tuple[Any, int]]) -> dict[str, dict[str, int]]:
         row["count"] += 1
         row["bytes"] += nbytes
     return found
-
-
-def _value(dim: object, values: dict[str, int]) -> int:
-    from ..ir.dim import evaluate
-
-    return dim if isinstance(dim, int) else evaluate(dim, values)
 
 
 def _kernel_source(program: "Program", name: str) -> str:

@@ -57,7 +57,7 @@ def read_dynamic_shapes(
     With `fix_empty`, axes that may be empty and are so here are static, with all of the same dim.
     """
     if not spec:
-        count = len(pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None))
+        count = len(pytree.tree_leaves((tuple(args), dict(kwargs))))
         return DynamicShapes(None, ({},) * count)
     if not isinstance(spec, Mapping | list | tuple):
         raise DimError(
@@ -113,7 +113,7 @@ def _empty_dims(
     args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Sequence[Axes]
 ) -> frozenset[str | None]:
     """Names of the dims that are 0 in these arguments, and may be; None for one without a name."""
-    flat = pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None)
+    flat = pytree.tree_leaves((tuple(args), dict(kwargs)))
     return frozenset(
         name
         for value, axes in zip(flat, leaves, strict=True)
