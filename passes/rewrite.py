@@ -100,25 +100,14 @@ def remove_dead(graph: Graph) -> Graph:
 
 def map_regions(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
     """`graph` with `function` applied to each sub-graph; the same object if none changed."""
-    changed = {
-        node: new
-        for node in graph.nodes
-        if node.regions
-        and (new := {name: function(region) for name, region in node.regions.items()})
-        != node.regions
-    }
-    if not changed:
-        return graph
-    b = Rebuilder(graph)
-    for node in graph.nodes:
-        if node not in changed:
-            b.copy(node)
-            continue
-        operands = [b[v] for v in node.operands]
-        copied = b.node(node.op, operands, {**node.attrs, **changed[node]}, loc=node.loc)
-        for old, result in zip(node.results, copied.results):
-            b[old] = result
-    return b.finish()
+
+    def mapped(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
+        new = {name: function(region) for name, region in node.regions.items()}
+        if new == node.regions:
+            return None
+        return b.node(node.op, operands, {**node.attrs, **new}).results
+
+    return replace_nodes(graph, mapped, frozenset(n.op.name for n in graph.nodes if n.regions))
 
 
 class _Sweep:
