@@ -7,6 +7,7 @@ no other place: so tokens, rows and shards are followed through a graph.
 from collections.abc import Sequence
 from typing import Any
 
+from .builder import decomposed
 from .contraction import Contraction
 from .dim import Dim, symbols_of
 from .facts import Facts
@@ -81,20 +82,16 @@ class Axes:
         )
 
     def _of_decomposition(self, node: Node) -> tuple[tuple[Along, ...], ...]:
-        from .builder import Builder
-
-        b = Builder("decomposition")
-        args = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
-        assert node.op.decomposition is not None, f"{node.op.name} is not decomposed"
-        out = node.op.decomposition(b, *args, **node.attrs)
+        graph = decomposed(node.op, (v.type for v in node.operands), node.attrs)
+        (out,), parts = graph.outputs, graph.nodes
         told = {
-            self.through(b.nodes, part.results[0], axis, out)
-            for part in b.nodes
+            self.through(parts, part.results[0], axis, out)
+            for part in parts
             if part.op.index_map is not None
             for axis in self.told_apart(part)
         }
         found = (
-            [self.through(b.nodes, arg, axis, out) for axis in range(arg.type.rank)] for arg in args
+            [self.through(parts, x, axis, out) for axis in range(x.type.rank)] for x in graph.inputs
         )
         return tuple(
             tuple(TOLD if isinstance(along, int) and along in told else along for along in axes)

@@ -157,6 +157,14 @@ class Builder:
         )
 
 
+def decomposed(op: Op, types: Iterable[TensorType], attrs: Mapping[str, Any]) -> Graph:
+    """What `op` decomposes into for operands of these types, as a graph of them: x0, x1, ..."""
+    assert op.decomposition is not None, f"{op.name} is not decomposed"
+    b = Builder("decomposition")
+    operands = [b.input(f"x{i}", type.shape, type.dtype) for i, type in enumerate(types)]
+    return b.graph([op.decomposition(b, *operands, **attrs)])
+
+
 class Rebuilder(Builder):
     """A builder that copies a graph node by node, so a rewrite says only what differs.
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .scalar import Scalar, evaluate_scalar, parse_scalar
+from .scalar import Scalar, evaluate_scalar, function_over, parse_scalar
 from .types import DType
 
 Identity = float | int | bool | Literal["lowest", "highest"]
@@ -38,8 +38,7 @@ class Combine:
     @cached_property
     def function(self) -> str | None:
         """The function of ir/scalar.py that it is as it stands ("add"), None for an expression."""
-        operands = (Scalar("arg", value="x"), Scalar("arg", value="y"))
-        return self.tree.fn if self.tree.args == operands else None
+        return function_over(self.tree, ("x", "y"))
 
     def identity_of(self, dtype: DType) -> float | int | bool:
         """The identity among the elements of `dtype`."""

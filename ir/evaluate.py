@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from .binder import ArgumentSpec, Binder
+from .builder import decomposed
 from .combine import run_combine
 from .dim import Dim, Expr, Symbol, symbol
 from .dim import evaluate as evaluate_dim
@@ -14,7 +15,7 @@ from .faults import located
 from .graph import Graph, Node, Value
 from .op import Op
 from .scalar import evaluate_scalar
-from .types import DType, dtype_of
+from .types import DType, TensorType, dtype_of
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -157,14 +158,8 @@ def run_op(
 
 
 def _run_decomposition(node, operands, attrs, precision):
-    from .builder import Builder
-
-    b = Builder("decomposition")
-    args = [
-        b.input(f"x{i}", a.shape, v.dtype) for i, (a, v) in enumerate(zip(operands, node.operands))
-    ]
-    out = node.op.decomposition(b, *args, **attrs)
-    graph = b.graph([out])
+    types = [TensorType(a.shape, v.dtype) for a, v in zip(operands, node.operands, strict=True)]
+    graph = decomposed(node.op, types, attrs)
     outputs, _ = evaluate(graph, {f"x{i}": a for i, a in enumerate(operands)}, precision=precision)
     return outputs[0]
 

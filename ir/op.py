@@ -14,7 +14,15 @@ from typing import Any
 from .combine import Combine
 from .contraction import Contraction
 from .errors import UnsupportedOp
-from .scalar import COMMUTATIVE, EXPENSIVE, Scalar, define, functions_of, parse_scalar
+from .scalar import (
+    COMMUTATIVE,
+    EXPENSIVE,
+    Scalar,
+    define,
+    function_over,
+    functions_of,
+    parse_scalar,
+)
 from .types import TensorType
 
 REQUIRED = inspect.Parameter.empty
@@ -101,8 +109,7 @@ class Op:
     @cached_property
     def is_commutative(self) -> bool:
         """Whether its two operands may change places."""
-        operands = tuple(Scalar("arg", value=name) for name in self.operands)
-        return self.tree is not None and self.tree.fn in COMMUTATIVE and self.tree.args == operands
+        return self.tree is not None and function_over(self.tree, self.operands) in COMMUTATIVE
 
     @cached_property
     def is_cast(self) -> bool:
@@ -117,7 +124,7 @@ class Op:
     @property
     def takes_packed(self) -> bool:
         """Whether operands may be of dtypes to store in: moved or converted, not computed with."""
-        return self.decodes or self.kind in ("view", "gather") or self.scalar == "x"
+        return self.decodes or self.kind in ("view", "gather") or self.is_cast
 
     @property
     def may_recompute(self) -> bool:

@@ -123,6 +123,11 @@ def functions_of(tree: Scalar) -> frozenset[str]:
     return own.union(*(functions_of(a) for a in tree.args))
 
 
+def function_over(tree: Scalar, operands: tuple[str, ...]) -> str | None:
+    """The function that the tree is of the operands as they stand; None for an expression."""
+    return tree.fn if tree.args == tuple(Scalar("arg", value=n) for n in operands) else None
+
+
 @cache
 def parse_scalar(text: str, operands: tuple[str, ...], attrs: tuple[str, ...]) -> Scalar:
     """The tree of a declaration's `scalar` text."""
