@@ -4,7 +4,7 @@ A plan is made for all sizes at once, by proof. This looks at the numbers of one
 neither a damaged program nor a fault of a proof writes over what is not its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -82,8 +82,7 @@ def _number(
     loops: list[tuple[int, int]],
 ) -> int:
     for step in steps:
-        for name in (*step.reads, *step.writes):
-            used[name] = used.get(name, (number, number))[0], number
+        _use((*step.reads, *step.writes), number, used)
         begin, number = number, number + 1
         is_loop = isinstance(step, (While, ScanLoop))
         if is_loop:
@@ -91,9 +90,16 @@ def _number(
             loops.append((begin, begin))
         for body in step.bodies:
             number = _number(body, number, used, loops)
+            if isinstance(step, While) and body is step.test:
+                _use((step.predicate,), number - 1, used)  # read once the test has run
         if is_loop:
             loops[at] = (begin, number - 1)
     return number
+
+
+def _use(names: Iterable[str], number: int, used: dict[str, tuple[int, int]]) -> None:
+    for name in names:
+        used[name] = used.get(name, (number, number))[0], number
 
 
 def _overlapping(first: dict[int, int], last: dict[int, int]) -> list[tuple[int, int]]:

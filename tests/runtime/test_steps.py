@@ -374,6 +374,21 @@ def test_programs_that_are_not_whole_are_refused(library, make_program, change, 
         executable(replace(program, steps=tuple(change(program.steps))))
 
 
+@pytest.mark.parametrize(("place", "fits"), [(128, True), (0, False)])
+def test_what_a_loop_asks_is_kept_until_its_test_has_run(library, place, fits):
+    program = while_program(library)
+    seen = Buffer("seen", program.buffers["limit"].type, "temp", place)
+    begin, loop = program.steps
+    loop = replace(loop, test=(*loop.test, Copy("see", "limit", "seen", 4)))
+    program = replace(program, buffers={**program.buffers, "seen": seen}, steps=(begin, loop))
+    exe = executable(program)
+    if fits:
+        assert exe(np.array(1, np.float32), np.array(5, np.float32))[0].numpy() == 8
+    else:
+        with pytest.raises(ArtifactError, match="go at 0 to 1 and seen at 0 to 4 are in use"):
+            exe(np.array(1, np.float32), np.array(5, np.float32))
+
+
 @pytest.mark.parametrize(("place", "fits"), [(64, True), (128, False)])
 def test_what_a_loop_carries_is_kept_apart(library, place, fits):
     """Memory of one iteration may be used again in it; that of a carried value may not."""
