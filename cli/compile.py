@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.errors import OptionError
+from ..ir.steps import launches
 from . import options
 from .console import human_bytes, print_json
 
@@ -139,7 +140,7 @@ def figures_of(artifact: "Artifact") -> dict:
         "target": artifact.program.target,
         "programs": len(programs),
         "distinct_kernels": len({k.key for program in programs for k in program.kernels.values()}),
-        "launches": sum(len(program.steps) for program in programs),
+        "launches": sum(1 for program in programs for _ in launches(program.steps)),
         "fallback_ops": sum(each["fallback_ops"] for each in facts.get("programs", [facts])),
         "weight_bytes": sum(array.nbytes for array in artifact.weights.values()),
     }

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..ir.steps import launches
 from . import options
 from .console import human_bytes, print_json
 
@@ -56,7 +57,7 @@ def figures_of(llm: "LLM", ready_seconds: float) -> dict:
         "was_cached": llm.was_cached,
         "ready_seconds": round(ready_seconds, 2),
         "build_seconds": dict(llm.facts["seconds"]),
-        "launches": len(program.steps),
+        "launches": sum(1 for _ in launches(program.steps)),
         "distinct_kernels": len(program.kernels),
         "kernels_per_layer": round(llm.kernels_per_layer, 2),
         "fallback_ops": llm.facts["fallback_ops"],

@@ -9,7 +9,7 @@ import typer
 
 from ..ir.dim import evaluate
 from ..ir.errors import OptionError
-from ..ir.steps import LaunchStep, walk
+from ..ir.steps import launches
 from ..ir.target import get_target
 from ..ir.types import DTYPES
 from . import options
@@ -165,9 +165,7 @@ def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
     """One item a kernel, the one that moves the most bytes first."""
     target = get_target(program.target)
     used: dict[str, dict] = {}
-    for step in walk(program.steps):
-        if not isinstance(step, LaunchStep):
-            continue
+    for step in launches(program.steps):
         chosen = evaluate(step.select, values)
         for choice in step.choices:
             if choice.lo <= chosen and (choice.hi is None or chosen <= choice.hi):

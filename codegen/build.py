@@ -11,7 +11,7 @@ from ..ir.plan import Plan, aligned
 from ..ir.program import DIM, Buffer, Program
 from ..ir.progress import Progress, unwatched
 from ..ir.ranges import Range, Ranges
-from ..ir.steps import LaunchStep, walk
+from ..ir.steps import launches
 from ..ir.target import Target
 from .backend import Backend
 from .build_steps import StepMaker
@@ -67,8 +67,7 @@ def build(
         choice.kernel: tuple(
             buffers[a].type.dtype.name if isinstance(a, str) else DIM for a in choice.args
         )
-        for step in walk(steps)
-        if isinstance(step, LaunchStep)
+        for step in launches(steps)
         for choice in step.choices
     }
     return Program(

@@ -253,6 +253,11 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
             yield from walk(body)
 
 
+def launches(steps: Iterable[Step]) -> Iterator[LaunchStep]:
+    """The launches among all steps, those inside others too."""
+    return (step for step in walk(steps) if isinstance(step, LaunchStep))
+
+
 def late_symbols(steps: Iterable[Step]) -> frozenset[str]:
     """Symbols without a value when a run begins: bound by steps, and counters of loops."""
     found: set[str] = set()

@@ -26,6 +26,10 @@ class Net(torch.nn.Module):
         y = self.dropout(self.linear(x)) * scale
         return y if mask is None else y.masked_fill(mask, 0.0)
 
+class Branch(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x.flip(0), (x,))
+
 net = Net()
 class inner: net = net
 def with_examples(): return Net(), (torch.randn(3, 4),), {"x": {0: Dim("n")}}
@@ -89,6 +93,19 @@ def test_a_module_by_its_name(folder, tmp_path, capsys):
     assert facts["call"]["programs"][0]["dims"] == {"rows": "[2, 9]"}
     tilewright_("inspect", "a.zip", "--program", "1", code=1)
     assert "the artifact has 1, from 0 on" in capsys.readouterr().err
+
+
+def test_launches_inside_of_branches_count_and_other_steps_do_not(folder, capsys):
+    tilewright_(
+        *("compile", f"{folder}:Branch", "-i", "x=f32[3]"),
+        *("-o", "b.zip", "--target", "cpu", "--json"),
+    )
+    compiled = json.loads(capsys.readouterr().out)
+    tilewright_("inspect", "b.zip", "--json")
+    inspected = json.loads(capsys.readouterr().out)
+    assert compiled["launches"] == inspected["launches"]
+    assert compiled["launches"] == sum(kernel["launches"] for kernel in inspected["kernels"])
+    assert compiled["launches"] > inspected["call"]["programs"][0]["steps"]
 
 
 def test_what_a_file_makes_with_its_examples(folder, capsys):
