@@ -4,10 +4,10 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -49,8 +49,8 @@ class Combine:
             return float("inf") if is_high else float("-inf")
         if dtype.kind == "bool":
             return is_high
-        top = 2 ** (dtype.bits - (dtype.kind == "int"))
-        return top - 1 if is_high else top * -(dtype.kind == "int")
+        least, largest = dtype.extremes
+        return largest if is_high else least
 
 
 def reduced(
@@ -115,22 +115,3 @@ def _combined(
         return places[earlier], both
     is_later = np.where(both != both, (y != y) & (x == x), both != x)
     return np.where(is_later, places[later], places[earlier]), both
-
-
-def run_combine(
-    combine: Combine,
-    finish: str | None,
-    x: np.ndarray,
-    dtype: DType,
-    attrs: Mapping[str, Any],
-    is_scan: bool,
-) -> np.ndarray:
-    """The reference of a reduction (attributes axes or axis, and keepdims) or scan (axis)."""
-    if is_scan:
-        return scanned(combine, x, attrs["axis"])
-    axes = attrs["axes"] if "axes" in attrs else (attrs["axis"],)
-    result, count = reduced(combine, x, axes, dtype)
-    if finish is not None:
-        names = {"x": result, "count": x.dtype.type(count)}
-        result = np.asarray(evaluate_scalar(parse_scalar(finish, ("x", "count"), ()), names, {}))
-    return np.expand_dims(result, tuple(axes)) if attrs.get("keepdims") else result

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from .axes import combined_axes
 from .binder import ArgumentSpec, Binder
 from .builder import decomposed
-from .combine import run_combine
+from .combine import Combine, reduced, scanned
 from .dim import Dim, Expr, Symbol, symbol
 from .dim import evaluate as evaluate_dim
 from .errors import DivisionByZero, IndexOutOfRange, ShapeError
@@ -150,11 +151,21 @@ def run_op(
             attrs = {**attrs, "dtype": dtype_of(np.dtype(precision))}  # constants unrounded too
         return op.reference(*_widen(operands, precision), **attrs)
     if op.combine is not None:
-        (x,), dtype = _widen(operands, precision), node.operands[0].dtype
-        return run_combine(op.combine, op.finish, x, dtype, attrs, op.kind == "scan")
+        return _run_combine(node, op.combine, *_widen(operands, precision))
     if op.contraction is not None:
         return op.contraction(**attrs).of(*_widen(operands, precision))
     return _run_decomposition(node, operands, attrs, precision)
+
+
+def _run_combine(node: Node, combine: Combine, x: np.ndarray) -> np.ndarray:
+    axes = sorted(combined_axes(node))
+    if node.op.kind == "scan":
+        return scanned(combine, x, *axes)
+    result, count = reduced(combine, x, axes, node.operands[0].dtype)
+    if node.op.finish_tree is not None:
+        names = {"x": result, "count": x.dtype.type(count)}
+        result = np.asarray(evaluate_scalar(node.op.finish_tree, names, {}))
+    return np.expand_dims(result, axes) if node.attrs["keepdims"] else result
 
 
 def _run_decomposition(node, operands, attrs, precision):

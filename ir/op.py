@@ -98,6 +98,11 @@ class Op:
         return parse_scalar(self.scalar, self.operands, tuple(self.attrs))
 
     @cached_property
+    def finish_tree(self) -> Scalar | None:
+        """The finish, parsed."""
+        return None if self.finish is None else parse_scalar(self.finish, ("x", "count"), ())
+
+    @cached_property
     def cost(self) -> str:
         """What computing an element again costs: "free" (an index), "cheap" or "expensive"."""
         if self.declared_cost is not None:

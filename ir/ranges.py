@@ -57,16 +57,14 @@ class Ranges:
         dtype = value.dtype
         if dtype.kind == "bool":
             return 0, 1
-        signed = dtype.kind == "int"
-        top = 2 ** (dtype.bits - signed) - 1
-        least = -top - 1 if signed else 0
+        least, largest = dtype.extremes
         for end in found:
             if end is None:
                 continue
             low, high = self._facts.bounds(end)
             if dtype.bits == 64:  # sizes without a bound are far from 2^63
                 low, high = low or 0, high or 0
-            if low is None or high is None or low < least or high > top:
+            if low is None or high is None or low < least or high > largest:
                 return UNKNOWN
         return found if None not in found or dtype.bits == 64 else UNKNOWN
 

@@ -55,6 +55,12 @@ class DType:
             return ml_dtypes.finfo(self.numpy).nmant + 1
         return self.bits - (self.kind == "int") if self.is_integer else 1
 
+    @property
+    def extremes(self) -> tuple[int, int]:
+        """The least and the largest of an integer dtype."""
+        top = 2**self.digits
+        return -top if self.kind == "int" else 0, top - 1
+
     def holds(self, other: "DType") -> bool:
         """Whether every value of `other` is one of this dtype: a cast to it is exact."""
         if self == other:

@@ -9,7 +9,6 @@ from ...ir.dim import Dim, product
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize, linearize
-from ...ir.scalar import parse_scalar
 from ...ir.target import REFERENCE, Target
 from ...ir.types import i64
 from ..cost import scaled
@@ -187,11 +186,10 @@ def reduced(name: str, node: Node, count: Dim) -> Element:
     if node.op.combine.picks_index:
         return Ref(name, i64)
     x = accumulated(name, node.operands[0].dtype, node.op.combine)
-    if node.op.finish is None:
+    if node.op.finish_tree is None:
         return x
     size = Const(float(count), x.dtype) if isinstance(count, int) else Index(count, x.dtype)
-    tree = parse_scalar(node.op.finish, ("x", "count"), ())
-    return build_scalar(tree, {"x": x, "count": size}, {}, x.dtype)
+    return build_scalar(node.op.finish_tree, {"x": x, "count": size}, {}, x.dtype)
 
 
 # ---- schedules ----------------------------------------------------------------------------
