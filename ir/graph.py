@@ -81,6 +81,12 @@ class Node:
         return self.op.kind in ("region", "call")
 
     @property
+    def refusal(self) -> str | None:
+        """Why no kernel takes it as it is; None where its op does not say."""
+        refusal = self.op.refusal
+        return refusal and refusal(*(v.type for v in self.operands), **self.attrs)
+
+    @property
     def binds(self) -> tuple[str, ...]:
         """Symbols that have a value only once it has run."""
         return self.attrs.get("binds", ()) if self.op.kind == "call" else ()

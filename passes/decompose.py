@@ -44,9 +44,7 @@ class Decompose(Pass):
     def keeps(self, node: Node) -> bool:
         if self.keep is not None:
             return node.op.name in self.keep
-        problem = node.op.refusal and node.op.refusal(
-            *(v.type for v in node.operands), **node.attrs
-        )
+        problem = node.refusal
         if problem:
             findings.current().decline(node.op.name, problem)
         return node.op.is_whole and not problem

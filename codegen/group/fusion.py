@@ -66,8 +66,8 @@ class Fusion:
         return self.groups
 
     def require_templates(self) -> None:
-        """UnsupportedOp for what its own template does not take, not even alone."""
-        reasons = {n: g.template.why_not(g, n) for n, g in self.groups.of.items()}
+        """UnsupportedOp for what its op refuses, or its own template does not take, even alone."""
+        reasons = {n: n.refusal or g.template.why_not(g, n) for n, g in self.groups.of.items()}
         raise_if_any([(node, reason) for node, reason in reasons.items() if reason is not None])
 
     def refuse(self, what: str, reason: str, value: Value | None = None) -> None:

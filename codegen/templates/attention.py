@@ -18,7 +18,7 @@ from ...ir.types import f32
 from ..cost import scaled
 from ..elements import index_facts
 from ..forward import forward_index, trailing_views
-from ..groups import Group, Groups
+from ..groups import Groups
 from ..inline import Inliner
 from ..loops import Load, LoopKernel, Part, feed_dtype
 from .template import (
@@ -130,12 +130,6 @@ class AttentionTemplate(Template):
     parts = (Attention,)
 
     grows_over = "views"
-
-    def why_not(self, group: Group, node: Node) -> str | None:
-        if node is not group.anchor:
-            return f"{group.anchor.op.name} stands alone"
-        types = (v.type for v in node.operands)
-        return None if node.op.refusal is None else node.op.refusal(*types)
 
     def stored_operand(self, groups: Groups, node: Node, number: int) -> Value | None:
         """Of what is a strided view of a buffer, with a head side by side, the buffer."""
