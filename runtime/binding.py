@@ -109,25 +109,19 @@ class Sizes:
         self._check = MemoryCheck(program)
         only = program.only_launches
         self._launches = Launches(program, program.steps if only else (), self.index)  # type: ignore[arg-type]
-        known = [b for b in program.buffers.values() if b.name not in program.late_buffers]
-        dims = [program.arena_bytes, *self._check.sizes, *self._launches.dims]
-        for buffer in known:
-            dims += [*buffer.type.shape, 0 if buffer.offset is None else buffer.offset]
+        check, late = self._check, program.late_buffers
+        dims = [program.arena_bytes, *check.sizes, *check.offsets, *self._launches.dims]
+        dims += [d for b in program.buffers.values() if b.name not in late for d in b.type.shape]
         self._dims = Dims(program, dims)
         place = self._dims.place
         self._launches.place(place)
         self._shapes = [
-            None if b.name in program.late_buffers else tuple(place[d] for d in b.type.shape)
+            None if b.name in late else tuple(place[d] for d in b.type.shape)
             for b in program.buffers.values()
         ]
-        temps = [
-            (self.index[b.name], place[b.offset])
-            for b in known
-            if b.role == "temp" and b.offset is not None
-        ]
-        self._temps = np.array([index for index, _ in temps], np.int64)
-        self._offsets = [offset for _, offset in temps]
-        self._nbytes = [place[size] for size in self._check.sizes]
+        self._temps = np.array([self.index[b.name] for b in check.temps], np.int64)
+        self._offsets = [place[offset] for offset in check.offsets]
+        self._nbytes = [place[size] for size in check.sizes]
 
     def bind(self, values: Mapping[str, int]) -> Binding:
         """DimError when no kernel of a step covers the sizes."""

@@ -20,11 +20,12 @@ class MemoryCheck:
     """Checks the places of the temporary buffers of one program."""
 
     def __init__(self, program: Program):
-        self._temps = [
+        self.temps = [
             b for b in program.buffers.values() if b.role == "temp" and b.offset is not None
         ]
-        self.sizes: list[Dim] = [b.type.nbytes for b in self._temps]
-        index = {b.name: i for i, b in enumerate(self._temps)}
+        self.sizes: list[Dim] = [b.type.nbytes for b in self.temps]
+        self.offsets: list[Dim] = [b.offset for b in self.temps if b.offset is not None]
+        index = {b.name: i for i, b in enumerate(self.temps)}
         first, last = {}, {}
         for name, (start, end) in lifetimes(program.steps).items():
             if name in index:
@@ -42,17 +43,17 @@ class MemoryCheck:
         start, size = np.array(offsets, np.int64), np.array(sizes, np.int64)
         end = start + size
         problems = [
-            f"{self._temps[i].name} lies at {start[i]} to {end[i]} in an arena of {arena_bytes}"
+            f"{self.temps[i].name} lies at {start[i]} to {end[i]} in an arena of {arena_bytes}"
             for i in np.flatnonzero(end > arena_bytes)
         ]
         problems += [
-            f"{self._temps[i].name} lies at {start[i]}, which is no multiple of {ALIGNMENT}"
+            f"{self.temps[i].name} lies at {start[i]}, which is no multiple of {ALIGNMENT}"
             for i in np.flatnonzero(start % ALIGNMENT)
         ]
         a, b = self._pairs.T
         meet = (start[a] < end[b]) & (start[b] < end[a]) & (size[a] > 0) & (size[b] > 0)
         problems += [
-            f"{self._temps[i].name} at {start[i]} to {end[i]} and {self._temps[j].name} at"
+            f"{self.temps[i].name} at {start[i]} to {end[i]} and {self.temps[j].name} at"
             f" {start[j]} to {end[j]} are in use at the same time"
             for i, j in self._pairs[meet]
         ]
