@@ -105,7 +105,7 @@ class InOrder(Fold):
         super().__init__(body, reduction, shape, f"combine_{reduction.name}")
         self.picks = reduction.combine.picks_index
         function = combine_function(kernel, reduction.combine, reduction.running, self.word)
-        self.helpers = (_LAST, function)
+        self.helpers = (LAST, function)
 
     def whole(self, tile: str, at: str) -> str:
         return self._out(*self._last(tile, at))
@@ -127,10 +127,10 @@ class InOrder(Fold):
 
     def _last(self, tile: str, at: str) -> tuple[str, ...]:
         """What the elements of a tile come to, and where that lies."""
-        made = tuple(self.body.fresh("s") for _ in range(1 + self.picks))
+        made = [self.body.fresh("s") for _ in range(1 + self.picks)]
         given = f"({tile}, {at} + tl.zeros({self.shape}, tl.int32))" if self.picks else tile
         self.body.line(f"{', '.join(made)} = tl.associative_scan({given}, 1, {self.word})")
-        return tuple(f"last({name})" for name in made)
+        return tuple(last_column(name, dtype) for name, dtype in zip(made, (self.dtype, i32)))
 
     def _out(self, value: str, at: str = "") -> str:
         if self.picks:
@@ -151,22 +151,21 @@ def fold_of(body: Body, reduction: Reduction, shape: str, kernel: LoopKernel) ->
     return (PlaceFold if combine.picks_index else Fold)(body, reduction, shape, word)
 
 
-_LAST = """
+LAST = """
 
 @triton.jit
-def later(x, x_at, y, y_at):
-    is_later = y_at > x_at
-    return tl.where(is_later, y, x), tl.where(is_later, y_at, x_at)
-
-
-@triton.jit
-def last(x):
-    # the last lane of each row
-    lanes = tl.broadcast_to(tl.arange(0, x.shape[1])[None, :], x.shape)
-    value, _ = tl.reduce((x, lanes), 1, later, keep_dims=True)
-    return value
+def last(x, bits: tl.constexpr):
+    # the last lane of each row; summed as bits, as a sum of floats loses the sign of -0
+    lanes = tl.arange(0, x.shape[1])[None, :]
+    kept = tl.where(lanes == x.shape[1] - 1, x.to(bits, bitcast=True), 0)
+    return tl.sum(kept, axis=1, keep_dims=True).to(bits).to(x.dtype, bitcast=True)
 
 """
+
+
+def last_column(tile: str, dtype: DType) -> str:
+    """The last column of a tile of `dtype`, to the bit. The module needs `LAST`."""
+    return f"last({tile}, tl.int{dtype.bits})"
 
 
 def combine_function(kernel: LoopKernel, combine: Combine, dtype: DType, name: str) -> str:

@@ -13,7 +13,7 @@ from ..loops import LoopKernel, Param
 from ..templates.scan import RESULT, Scan, ScanSchedule
 from ..templates.template import power_of_2
 from .body import Body, Context, Emitted, finish
-from .combine import carried, combine_function
+from .combine import LAST, carried, combine_function, last_column
 from .elements import AxisVar, Emitter, Env, Val
 from .names import constant, value_type
 from .pointwise import split_index
@@ -54,7 +54,7 @@ def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> E
         body.start_dependents()
     else:
         body.start_dependents()
-    helper = combine_function(kernel, part.combine, part.dtype, "combined")
+    helper = LAST + combine_function(kernel, part.combine, part.dtype, "combined")
     _Emitter(kernel, part, schedule, body).emit()
     grid: tuple[Dim, ...] = (ceildiv(product(a.extent for a in part.rows), schedule.rows),)
     if schedule.piece is not None:
@@ -65,8 +65,9 @@ def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> E
 class _Emitter(Emitter):
     def __init__(self, kernel: LoopKernel, part: Scan, schedule: ScanSchedule, body: Body):
         super().__init__(kernel, part, schedule, body)
-        self.start = constant(part.combine.identity_of(part.dtype), carried(part.dtype))
-        self.kind = value_type(carried(part.dtype))
+        self.dtype = carried(part.dtype)
+        self.start = constant(part.combine.identity_of(part.dtype), self.dtype)
+        self.kind = value_type(self.dtype)
         self.extent = self.scalars.dim(part.axis.extent).text
 
     def emit(self) -> None:
@@ -125,18 +126,13 @@ class _Emitter(Emitter):
                 f"totals = tl.load(p{own} + {self.row} * {count} + first + {lanes}, "
                 f"mask={mask}, other={self.start})"
             )
-            body.line(f"carry = combined(carry, {self.folded('totals', lanes, width)})")
+            body.line(f"carry = combined(carry, {self.folded('totals')})")
 
-    def folded(self, values: str, lanes: str, width: int) -> str:
+    def folded(self, values: str) -> str:
         """The combination of a tile's columns."""
         if self.part.combine.function in COMMUTATIVE:
             return f"tl.reduce({values}, 1, combined, keep_dims=True)"
-        return self.last(f"tl.associative_scan({values}, 1, combined)", lanes, width)
-
-    def last(self, values: str, lanes: str, width: int) -> str:
-        """The last column of a tile."""
-        column = f"tl.sum(tl.where({lanes} == {width - 1}, {values}, 0), axis=1, keep_dims=True)"
-        return f"{column}.to({self.kind})"
+        return last_column(f"tl.associative_scan({values}, 1, combined)", self.dtype)
 
     def tile(self, at: str, axes: tuple[str, ...]) -> tuple[str, Env]:
         """The block that starts at `at`, with the combine's identity past the end; its elements."""
@@ -164,8 +160,7 @@ class _Emitter(Emitter):
     def total(self, at: str, axes: tuple[str, ...]) -> None:
         """Carry what the block comes to."""
         text, _ = self.tile(at, axes)
-        folded = self.folded(text, self.lanes, self.schedule.block)
-        self.body.line(f"carry = combined(carry, {folded})")
+        self.body.line(f"carry = combined(carry, {self.folded(text)})")
 
     def scan(self, at: str, axes: tuple[str, ...]) -> tuple[str, Env]:
         """The block scanned by itself."""
@@ -188,4 +183,4 @@ class _Emitter(Emitter):
         """Scan the block, and carry what it comes to."""
         scanned, env = self.scan(at, axes)
         self.store(scanned, env)
-        self.body.line(f"carry = {self.last(scanned, self.lanes, self.schedule.block)}")
+        self.body.line(f"carry = {last_column(scanned, self.dtype)}")

@@ -57,6 +57,18 @@ def test_a_nan_stays(runner):
     check(runner, case, SCHEDULES[3])
 
 
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_the_sign_of_zero_is_carried_on(runner, schedule, dtype):
+    case = scan("cumprod", (2, 13), dtype=dtype)
+    case.arrays[0][:] = 1.0
+    case.arrays[0][0, 0] = -0.0
+    (number,) = case.written()
+    got, want = runner.run(case, schedule)[number], case.expected()[number]
+    assert np.signbit(want[1:13]).all()  # the first is multiplied with itself
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.is_gpu], ids=lambda t: t.name)
 def test_scans_build(target):
