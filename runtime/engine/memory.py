@@ -9,7 +9,7 @@ from ...ir.errors import OptionError, OutOfMemory
 from ...ir.layout import NUM_PAGES, NUM_ROWS, NUM_SEQS, NUM_TOKENS, WIDTH
 from ...ir.lazy_arrays import LazyArrays
 from ...ir.program import Program
-from ..binding import Sizes
+from ..binding import Dims
 from ..device import Device
 
 # share of the free memory that weights, arena and pages may take when no size is asked for: a GPU
@@ -112,7 +112,7 @@ def plan_memory(
 def _arena_bytes(program: Program, values: Mapping[str, int]) -> int:
     missing = symbols_of(program.arena_bytes) - values.keys()
     assert not missing, f"a serving program has no symbols {', '.join(sorted(missing))}"
-    return Sizes(program).arena_bytes({**dict.fromkeys(program.symbols, 1), **values})
+    return Dims(program, [program.arena_bytes]).numbers(values)[0]
 
 
 def _limit(limits: Mapping[str, int | None], name: str) -> int:
