@@ -108,13 +108,13 @@ class Sizes:
         self.index = {name: i for i, name in enumerate(program.buffers)}
         self._check = MemoryCheck(program)
         only = program.only_launches
-        self._launches = Launches(program, program.steps if only else (), self.index)  # type: ignore[arg-type]
+        self.launches = Launches(program, program.steps if only else (), self.index)  # type: ignore[arg-type]
         check, late = self._check, program.late_buffers
-        dims = [program.arena_bytes, *check.sizes, *check.offsets, *self._launches.dims]
+        dims = [program.arena_bytes, *check.sizes, *check.offsets, *self.launches.dims]
         dims += [d for b in program.buffers.values() if b.name not in late for d in b.type.shape]
         self._dims = Dims(program, dims)
         place = self._dims.place
-        self._launches.place(place)
+        self.launches.place(place)
         self._shapes = [
             None if b.name in late else tuple(place[d] for d in b.type.shape)
             for b in program.buffers.values()
@@ -126,7 +126,7 @@ class Sizes:
     def bind(self, values: Mapping[str, int]) -> Binding:
         """DimError when no kernel of a step covers the sizes."""
         numbers = self._dims.numbers(values)
-        launches = self._launches.bind(numbers, values)
+        launches = self.launches.bind(numbers, values)
         arena_bytes = numbers[self._dims.place[self.program.arena_bytes]]
         offsets = [numbers[i] for i in self._offsets]
         self._check.check(offsets, [numbers[i] for i in self._nbytes], arena_bytes, dict(values))

@@ -383,7 +383,7 @@ class Executable:
         if self._interpreter is not None:
             return Profile(of_steps(runs))  # type: ignore[arg-type]
         times = np.median(np.array(runs).reshape(repeats, -1), axis=0)
-        steps, target = self.program.steps, get_target(self.program.target)
+        steps, target = self._sizes.launches.steps, get_target(self.program.target)
         return Profile(of_launches(steps, bound.binding.launches, times.tolist(), target))
 
 

@@ -252,9 +252,10 @@ class Interpreter:
             self.device.synchronize()
             took = time.perf_counter() - start
             numbers = dims.numbers(frame.values)
-            costs = (numbers[dims.place[step.traffic]], numbers[dims.place[step.operations]])
-            costs = (*costs, self._target)
-            frame.profile.append(StepProfile(step.name, what, kind, step.loc, took, *costs))
+            moved, made = numbers[dims.place[step.traffic]], numbers[dims.place[step.operations]]
+            frame.profile.append(
+                StepProfile(step.name, what, kind, step.loc, took, moved, made, self._target)
+            )
 
         return timed
 

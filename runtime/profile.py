@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..ir.steps import Step
+from ..ir.steps import LaunchStep
 from ..ir.target import Target
 from ..ir.types import DTYPES
 from .device import Launch
@@ -38,17 +38,17 @@ class StepProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """All launches of one run, in order."""
+    """All launches and other steps of one run, in order."""
 
     steps: tuple[StepProfile, ...]
 
     @property
     def seconds(self) -> float:
-        """The launches' times added up."""
+        """The steps' times added up."""
         return sum(step.seconds for step in self.steps)
 
     def floor(self, bandwidth: float | None = None, rate: float | None = None) -> float:
-        """The launches' floors added up, in seconds."""
+        """The steps' floors added up, in seconds."""
         return sum(step.floor(bandwidth, rate) for step in self.steps)
 
     def by_kernel(self) -> list[tuple[str, int, float]]:
@@ -80,7 +80,10 @@ class Profile:
 
 
 def of_launches(
-    steps: Sequence[Step], launches: Sequence[Launch], seconds: Sequence[float], target: Target
+    steps: Sequence[LaunchStep],
+    launches: Sequence[Launch],
+    seconds: Sequence[float],
+    target: Target,
 ) -> tuple[StepProfile, ...]:
     """What `launches` of `steps` took on `target`, one a launch."""
     return tuple(
@@ -93,7 +96,7 @@ def of_launches(
             launch.traffic,
             launch.operations,
             target,
-            getattr(steps[launch.step], "products", ()),
+            steps[launch.step].products,
         )
         for launch, took in zip(launches, seconds, strict=True)
     )
