@@ -58,7 +58,7 @@ class Encoding:
                 raise ValueError(f"no {self.order} of {type}: it has whole elements on two axes")
             *batch, n, k = type.shape
             return type.with_shape((*batch, ceildiv(n, PANEL), k, PANEL))
-        if type.dtype.bits >= 8:
+        if not type.dtype.is_packed:
             return type
         *batch, k = type.shape or (1,)
         return TensorType((*batch, self._row_bytes(k, type.dtype)), u8)
@@ -73,7 +73,7 @@ class Encoding:
             return self._panel_place(type.shape, index), 0
         shape = type.shape
         bit: Dim = 0
-        if type.dtype.bits < 8 and shape:
+        if type.dtype.is_packed and shape:
             *batch, k = shape
             shape = (*batch, self._row_bytes(k, type.dtype))
             block = self.stride * (8 // type.dtype.bits)  # elements
@@ -87,7 +87,7 @@ class Encoding:
         """The stored array, contiguous, of elements of `dtype`, one an item of `array`."""
         if self.is_panel:
             return _to_panels(array, self._lanes())
-        if dtype.bits < 8:
+        if dtype.is_packed:
             return self._to_bytes(array, dtype)
         # ascontiguousarray makes a vector of a scalar
         return np.ascontiguousarray(array).reshape(array.shape)
@@ -95,7 +95,7 @@ class Encoding:
     def unpack(self, stored: np.ndarray, type: TensorType) -> np.ndarray:
         """The inverse of `pack` for a tensor of `type`."""
         shape = tuple(evaluate_dim(d, {}) for d in type.shape)
-        if not self.is_panel and type.dtype.bits < 8:
+        if not self.is_panel and type.dtype.is_packed:
             return self._from_bytes(stored, shape, type.dtype)
         if not self.is_panel:
             return stored.reshape(shape)
