@@ -228,7 +228,7 @@ def _take(
         else:
             problems.append(f"{where} is {shown(value)}, it was an array")
     elif isinstance(tree, Container):
-        parts = (tree.take or _taker(tree))(value)
+        parts = tree.take(value) if tree.take is not None else _parts(tree, value)
         if parts is None:
             problems.append(f"{where} is {_built(value)}, it was {text_of(tree)}")
             return
@@ -248,30 +248,26 @@ def _is_same(now: Any, then: Any) -> bool:
     return repr(now) == repr(then) if isinstance(now, float) else now == then  # NaN, and -0.0
 
 
-def _taker(tree: Container) -> Callable[[Any], Sequence[Any] | None]:
-    """How the parts of a value are found by the container's kind alone."""
-
-    def take(value: Any) -> Sequence[Any] | None:
-        match tree.kind:
-            case "tuple" | "list" | "dict" if type(value) is not _EXACT[tree.kind]:
-                return None
-            case "namedtuple":
-                is_alike = isinstance(value, tuple) and getattr(value, "_fields", ()) == tree.keys
-                return value if is_alike else None
-            case "record":
-                if isinstance(value, Mapping):
-                    is_alike = value.keys() == set(tree.keys)
-                    return [value[key] for key in tree.keys] if is_alike else None
-                is_alike = all(hasattr(value, key) for key in tree.keys)
-                return [getattr(value, key) for key in tree.keys] if is_alike else None
-            case "dict" | "mapping":
-                # in the same order: a module may go through them one after the other
-                is_alike = isinstance(value, Mapping) and tuple(value) == tree.keys
-                return list(value.values()) if is_alike else None
-        is_alike = isinstance(value, tuple | list) and len(value) == len(tree.parts)
-        return value if is_alike else None
-
-    return take
+def _parts(tree: Container, value: Any) -> Sequence[Any] | None:
+    """The parts of a value that is built like `tree`, as far as the container's kind tells."""
+    match tree.kind:
+        case "tuple" | "list" | "dict" if type(value) is not _EXACT[tree.kind]:
+            return None
+        case "namedtuple":
+            is_alike = isinstance(value, tuple) and getattr(value, "_fields", ()) == tree.keys
+            return value if is_alike else None
+        case "record":
+            if isinstance(value, Mapping):
+                is_alike = value.keys() == set(tree.keys)
+                return [value[key] for key in tree.keys] if is_alike else None
+            is_alike = all(hasattr(value, key) for key in tree.keys)
+            return [getattr(value, key) for key in tree.keys] if is_alike else None
+        case "dict" | "mapping":
+            # in the same order: a module may go through them one after the other
+            is_alike = isinstance(value, Mapping) and tuple(value) == tree.keys
+            return list(value.values()) if is_alike else None
+    is_alike = isinstance(value, tuple | list) and len(value) == len(tree.parts)
+    return value if is_alike else None
 
 
 def _built(value: Any) -> str:
