@@ -37,8 +37,8 @@ threads of the team, and has a twin `void NAME_scratch(const int64_t* d, int64_t
 int64_t need[2])` that says how many bytes of scratch each thread (need[0]) and the team together
 (need[1]) want. Results depend neither on the number of threads nor on how many rows there are.
 
-A kernel that looks at data which may be unfit leaves a record of each such place (Check, in
-ir/program.py): RECORD below, all zero while there was no fault.
+A kernel that looks at data which may be unfit leaves a record of each such place (DataCheck,
+in ir/program.py): RECORD below, all zero while there was no fault.
 """
 
 import numpy as np

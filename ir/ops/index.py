@@ -1,4 +1,4 @@
-"""Ops in which an index decides which element is read or written."""
+"""Ops in which an index decides which element is read."""
 
 import numpy as np
 
