@@ -94,6 +94,8 @@ def _late(program: Program) -> Iterator[str]:
         if name not in program.symbols:
             yield f"the counter {name} is not declared"
     late = frozenset((*names, *counters))
+    if not late:
+        return
     early = {b.name: b for b in program.buffers.values() if b.role not in ("temp", "output")}
     for name, buffer in program.buffers.items():
         of_type = {s for dim in buffer.type.shape for s in symbols_of(dim)} & late
@@ -131,20 +133,22 @@ def _ordered(
         yield f"regions lie more than {MAX_DEPTH} deep in one another"
         return
     for step in steps:
-        needed = frozenset().union(*(_symbols(program, name) for name in step.reads))
-        own = {s for dim in step.dims for s in symbols_of(dim)}
-        own.update(*(_symbols(program, name) for name in step.writes))
-        for name in sorted((needed | (own - set(step.binds))) & unbound):
-            yield f"step {step.name} needs dim {name}, which no step before it binds"
-        for name in step.reads:
+        reads, writes = step.reads, step.writes
+        if unbound:  # of most programs all sizes are known when a run begins
+            needed = frozenset().union(*(_symbols(program, name) for name in reads))
+            own = {s for dim in step.dims for s in symbols_of(dim)}
+            own.update(*(_symbols(program, name) for name in writes))
+            for name in sorted((needed | (own - set(step.binds))) & unbound):
+                yield f"step {step.name} needs dim {name}, which no step before it binds"
+            unbound.difference_update(step.binds)
+        for name in reads:
             if name not in written:
                 yield f"step {step.name} reads {name}, which no step before it writes"
-        for name in step.writes:
+        for name in writes:
             role = program.buffers[name].role
             if role in ("input", "weight"):
                 yield f"step {step.name} writes {name}, whose role is {role}"
-        unbound.difference_update(step.binds)
-        written.update(step.writes)
+        written.update(writes)
         if isinstance(step, Cond):
             both = [set(written), set(written)]
             for body, after in zip(step.bodies, both):
