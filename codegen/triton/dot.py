@@ -13,7 +13,6 @@ from ..templates.contract_schedules import DotSchedule, as_loaded
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Emitter, Env, Val
 from .names import value_type
-from .pointwise import split_index
 
 FLOAT8_TYPES = {f8e4m3: "tl.float8e4nv", f8e5m2: "tl.float8e5"}  # as matrix units take them
 
@@ -110,17 +109,12 @@ class _Emitter(Emitter):
         }
         if part.batch:
             index = body.name("tl.program_id(1)", prefix="b")
-            self.fixed |= split_index(
-                body, self.kernel, self.facts, part.batch, index, frozenset(), None
-            )
+            self.fixed |= self.scalars.split(part.batch, index)
 
     def _axis(self, pid: str, size: int, extent, dim: int, prefix: str) -> AxisVar:
         lanes = f"tl.arange(0, {size}){'[:, None]' if dim == 0 else '[None, :]'}"
         index = self.body.name(f"{pid} * {size} + {lanes}", prefix=prefix)
-        mask = None
-        if not self.facts.proved_multiple(extent, size):
-            mask = self.body.name(f"{index} < {self.scalars.dim(extent).text}", prefix="in")
-        return AxisVar(index, frozenset([dim]), mask)
+        return AxisVar(index, frozenset([dim]), self.scalars.below(index, extent, size))
 
     def step(self, accs: list[str], stats: list[str]) -> None:
         """One turn of the loop over k."""
@@ -147,9 +141,7 @@ class _Emitter(Emitter):
         lanes = f"tl.arange(0, {bk}){'[:, None]' if k_dim == 0 else '[None, :]'}"
         depends = frozenset([part.k.name])
         k = self.body.name(f"at + {lanes}", depends, "k")
-        mask = None
-        if not self.facts.proved_multiple(part.k.extent, bk):
-            mask = self.body.name(f"{k} < {self.scalars.dim(part.k.extent).text}", depends, "in")
+        mask = self.scalars.below(k, part.k.extent, bk, depends)
         axes = {**self.fixed, part.k.name: AxisVar(k, frozenset([k_dim]), mask)}
         extents = (*part.batch, part.m, part.n, part.k)
         return Env(self.body, self.kernel, extents, axes, shape, 2, eviction=self.eviction)

@@ -217,6 +217,26 @@ class Env:
             return None
         return self.body.name(f"{index} < {self.dim(extent).text}", axes, "in")
 
+    def split(
+        self,
+        axes: Sequence[Axis],
+        index: str,
+        dims: frozenset[int] = NOTHING,
+        mask: str | None = None,
+    ) -> dict[str, AxisVar]:
+        """Variables for `axes` from a flat index over them, the last axis fastest."""
+        result = {}
+        rest = index
+        for axis in reversed(axes[1:]):
+            extent = self.dim(axis.extent).text
+            result[axis.name] = AxisVar(
+                self.body.name(f"{rest} % {extent}", prefix="at"), dims, mask
+            )
+            rest = self.body.name(f"{rest} // {extent}", prefix="at")
+        if axes:
+            result[axes[0].name] = AxisVar(rest, dims, mask)
+        return result
+
     def inside(self, along: Axis, value: Val) -> Val:
         """The value, 0 past the end of an axis: what is made of masked loads need not be 0."""
         axis = self.axes[along.name]
@@ -325,8 +345,8 @@ class Emitter:
 
     def __init__(self, kernel: LoopKernel, part: Any, schedule: Any, body: Body):
         self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.facts = index_facts(kernel, ())
         self.scalars = Env(body, kernel, (), {}, "", 0)
+        self.facts = self.scalars.facts
 
     def lines(self, text: str) -> None:
         """The lines of a text, those that are empty apart."""

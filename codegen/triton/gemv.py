@@ -16,7 +16,6 @@ from ..templates.contract_schedules import GemvSchedule
 from .body import Body, Context, Emitted, finish
 from .elements import AxisVar, Emitter, Env, Val
 from .names import value_type
-from .pointwise import split_index
 
 MAX_UNROLL = 64  # tiles of k, for each row of x, written out one by one; more become a loop
 W_POLICY = "evict_first"  # each element of w is read once in a run
@@ -72,13 +71,11 @@ class _Emitter(Emitter):
             # no division: with one row all time goes to reading w, the sooner begun the better
             first = body.name("tl.program_id(1)", prefix="m")
         n = body.name(f"{tile} * {bn} + tl.arange(0, {bn})[:, None]", prefix="n")
-        mask = None
-        if not self.facts.proved_multiple(part.n.extent, bn):
-            mask = body.name(f"{n} < {self.scalars.dim(part.n.extent).text}", prefix="in")
+        mask = self.scalars.below(n, part.n.extent, bn)
         axes = {part.n.name: AxisVar(n, frozenset([0]), mask)}
         if part.batch:
             index = body.name("tl.program_id(2)", prefix="b")
-            axes |= split_index(body, self.kernel, self.facts, part.batch, index, frozenset(), None)
+            axes |= self.scalars.split(part.batch, index)
         self.rows = [self.row(first, number, axes) for number in range(rows)]
         lanes = body.name(f"tl.arange(0, {self.schedule.bk})[None, :]", prefix="lane")
         extent = part.k.extent
@@ -98,11 +95,10 @@ class _Emitter(Emitter):
         if first is None:
             assert rows == 1, "a schedule of more rows than x has"
             return _Row(axes, accs, stats)
-        at, mask = first, None
+        at = first
         if rows > 1:  # of a tile's rank, as the mask must be for Triton's interpreter
             at = self.body.name(f"{first} + tl.full([1, 1], {number}, tl.int32)", prefix="m")
-        if not self.facts.proved_multiple(m.extent, rows):
-            mask = self.body.name(f"{at} < {self.scalars.dim(m.extent).text}", prefix="in")
+        mask = self.scalars.below(at, m.extent, rows)
         return _Row({**axes, m.name: AxisVar(at, frozenset(), mask)}, accs, stats)
 
     def unrolled(self, lanes: str, tiles: int) -> None:
@@ -137,14 +133,11 @@ class _Emitter(Emitter):
         part, bk = self.part, self.schedule.bk
         depends = frozenset([part.k.name]) if number is None else frozenset()
         k = self.body.name(index, depends, "k")
-        if number is None:
-            is_inside = self.facts.proved_multiple(part.k.extent, bk * self.schedule.prefetch)
-        else:
-            assert isinstance(part.k.extent, int)
-            is_inside = (number + 1) * bk <= part.k.extent
         mask = None
-        if not is_inside:
-            mask = self.body.name(f"{k} < {self.scalars.dim(part.k.extent).text}", depends, "in")
+        if number is None:
+            mask = self.scalars.below(k, part.k.extent, bk * self.schedule.prefetch, depends)
+        elif not self.facts.proved_le((number + 1) * bk, part.k.extent):
+            mask = self.scalars.below(k, part.k.extent)
         extents = (*part.batch, part.m, part.n, part.k)
         at = AxisVar(k, frozenset([1]), mask)
         return [

@@ -12,7 +12,6 @@ from .body import Body, Context, Emitted, finish
 from .combine import Fold, fold_of
 from .elements import AxisVar, Emitter, Env, Val
 from .names import constant
-from .pointwise import split_index
 from .split_kernels import Piece, split_rows
 
 ROWS, AXIS = 0, 1  # dims of the tile
@@ -66,9 +65,7 @@ class _Emitter(Emitter):
             self.row = self.body.name(f"{start} + tl.arange(0, {rows})[:, None]", prefix="row")
             row_dims = frozenset([ROWS])
             mask = self.scalars.below(self.row, total, rows)
-        self.rows = split_index(
-            self.body, self.kernel, self.facts, self.part.rows, self.row, row_dims, mask
-        )
+        self.rows = self.scalars.split(self.part.rows, self.row, row_dims, mask)
         self.row_mask = mask
         self.shape = f"[{rows}, {block}]"
         lanes = self.body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")

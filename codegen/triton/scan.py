@@ -16,7 +16,6 @@ from .body import Body, Context, Emitted, finish
 from .combine import LAST, carried, combine_function, last_column
 from .elements import AxisVar, Emitter, Env, Val
 from .names import constant, value_type
-from .pointwise import split_index
 from .split_kernels import Piece
 
 ROWS, AXIS = 0, 1  # dims of the tile
@@ -77,9 +76,7 @@ class _Emitter(Emitter):
         self.row = body.name(f"{program} * {rows} + tl.arange(0, {rows})[:, None]", prefix="row")
         total = product(a.extent for a in part.rows)
         self.row_mask = self.scalars.below(self.row, total, rows)
-        self.rows = split_index(
-            body, self.kernel, self.facts, part.rows, self.row, frozenset([ROWS]), self.row_mask
-        )
+        self.rows = self.scalars.split(part.rows, self.row, frozenset([ROWS]), self.row_mask)
         self.lanes = body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")
         body.line(f"carry = tl.full([{rows}, 1], {self.start}, {self.kind})")
         if piece is None:
@@ -140,10 +137,8 @@ class _Emitter(Emitter):
         depends = frozenset(axes)
         name = part.axis.name
         index = self.lanes if at == "0" else body.name(f"{at} + {self.lanes}", depends, "col")
-        mask = None
-        is_full = self.facts.proved_multiple(part.axis.extent, self.schedule.piece or block)
-        if not is_full or self.schedule.is_persistent:
-            mask = body.name(f"{index} < {self.extent}", depends, "in")
+        step = None if self.schedule.is_persistent else self.schedule.piece or block
+        mask = self.scalars.below(index, part.axis.extent, step, depends)
         axis = AxisVar(index, frozenset([AXIS]), mask)
         shape = f"[{self.schedule.rows}, {block}]"
         env = Env(

@@ -18,7 +18,6 @@ from .body import Body, Context, Emitted, finish
 from .combine import carried, combine_function
 from .elements import AxisVar, Emitter, Env, Val
 from .names import value_type
-from .pointwise import split_index
 from .sort import ordered_pieces
 from .split_kernels import Piece
 
@@ -118,9 +117,8 @@ class _Emitter(Emitter):
         before = body.name(f"pid // ({columns} * {tiles})")
         within = self.scalars.below(column, product(a.extent for a in part.inner), width)
         self.target = AxisVar(row, TARGET, self.scalars.below(row, part.target.extent, rows))
-        known = body, self.kernel, self.facts
-        self.lines_at = split_index(*known, part.outer, before, frozenset(), None)
-        self.lines_at |= split_index(*known, part.inner, column, INNER, within)
+        self.lines_at = self.scalars.split(part.outer, before)
+        self.lines_at |= self.scalars.split(part.inner, column, INNER, within)
         every = frozenset(a.name for a in part.axes)
         result = "acc" if part.dtype != bool_ else "(acc != 0)"
         self.refs = {RESULT: Val(result, every, TARGET | INNER)}

@@ -19,7 +19,6 @@ from .body import Body, Context, Emitted, finish
 from .combine import order_key
 from .elements import AxisVar, Emitter, Env
 from .names import value_type
-from .pointwise import split_index
 from .split_kernels import Piece
 
 ROOM = 1024  # elements that a program puts in order
@@ -159,13 +158,12 @@ class _Emitter(Emitter):
         body.line("pid = tl.program_id(0)")
         start = body.name(f"(pid % {shown} * {tile}).to(tl.int32)", prefix="start")
         row = f"pid // {shown} * {many} + tl.arange(0, {many})[:, None]"
-        row, there = body.name(row, prefix="row"), None
-        if not self.facts.proved_multiple(count, many):
-            there = body.name(f"{row} < {self.scalars.dim(count).text}", prefix="in")
-        rows = split_index(body, self.kernel, self.facts, part.rows, row, ROWS, there)
+        row = body.name(row, prefix="row")
+        there = self.scalars.below(row, count, many)
+        rows = self.scalars.split(part.rows, row, ROWS, there)
         lane = body.name(f"tl.arange(0, {tile})[None, :]", prefix="lane")
-        at = AxisVar(body.name(f"{start} + {lane}", prefix="at"), LANES, None)
-        at = replace(at, mask=body.name(f"{at.text} < {extent}", prefix="in"))
+        place = body.name(f"{start} + {lane}", prefix="at")
+        at = AxisVar(place, LANES, self.scalars.below(place, part.axis.extent))
         shape = f"[{many}, {tile}]"
         key = self.key(rows, at, shape)
         if key_dtype(part) == i32:
@@ -259,9 +257,7 @@ hi = tl.where(still & (goes == 0), middle, hi)""")
 rank = inside + lo
 kept = mine & (rank < {room_out})""")
         if schedule.is_last:
-            rows = split_index(
-                body, self.kernel, self.facts, self.part.rows, "row", frozenset(), None
-            )
+            rows = self.scalars.split(self.part.rows, "row")
             self.stores(rows, "place", "rank", "kept", f"[{tile}]", 1)
         else:
             self.lines(f"""
