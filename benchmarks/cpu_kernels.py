@@ -178,8 +178,7 @@ def attention_kernel(heads, kv_heads, size, page, dtype):
         Param(TensorType((t, heads, size), f32), True),
     )
     pools = (Located(n, 0, (kv_heads * page * size, page * size, size)) for n in (1, 2))
-    rows = (Located(n, 0, (size, heads * size)) for n in (0, 6))
-    q, out = rows
+    q, out = (Located(n, 0, (size, heads * size)) for n in (0, 6))
     part = Attention(
         q, *pools, out, None, Pages(3, 4, 5, seqs, width, page), (), t, 0, heads, kv_heads, size,
         size, size**-0.5, True, None, None,

@@ -21,7 +21,7 @@ from tilewright.ir.dim import evaluate
 from tilewright.ir.program import Kernel
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f32, i32, i64
-from tilewright.runtime.cuda_module import CudaModule
+from tilewright.runtime.cuda_module import CudaModule, CudaPlan
 from tilewright.runtime.device import Launch
 
 TORCH = {"bf16": torch.bfloat16, "f32": torch.float32, "i32": torch.int32, "i64": torch.int64}
@@ -242,8 +242,6 @@ class Sequence:
         self.keep.append((tensors, spaces))
 
     def plan(self):
-        from tilewright.runtime.cuda_module import CudaPlan
-
         prepared = []
         for owner, launch in self.items:
             (only,) = owner.module.plan([launch], 0)._launches
