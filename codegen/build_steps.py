@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from ..ir.abi import RECORD_BYTES, RECORD_WORDS
-from ..ir.dim import Dim, Symbol, maximum, symbol, symbols_of
+from ..ir.dim import Dim, Symbol, maximum, symbol
 from ..ir.encoding import Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
@@ -251,7 +251,7 @@ class StepMaker:
 
     def place(self, name: str, type: TensorType, base: Dim) -> tuple[Buffer, Dim]:
         """A temporary buffer at `base`, and where it ends; apart where its size is known late."""
-        if self._late and any(symbols_of(dim) & self._late for dim in type.shape):
+        if self._late and not self._late.isdisjoint(type.symbols):
             self.buffers[name] = Buffer(name, type, "temp")
             return self.buffers[name], base
         self.buffers[name] = Buffer(name, type, "temp", base)

@@ -99,7 +99,7 @@ def symbols_in(node: Node) -> set[str]:
     """Symbols of a node's attributes and results, those of its sub-graphs too."""
     found: set[str] = set()
     for result in node.results:
-        found.update(*map(symbols_of, result.shape))
+        found |= result.type.symbols
     for value in node.attrs.values():
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, Expr):

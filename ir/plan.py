@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .dim import Dim, ceildiv, maximum, symbols_of
+from .dim import Dim, ceildiv, maximum
 from .errors import VerifyError
 from .graph import Graph, Node, Value
 from .program import ALIGNMENT
@@ -41,7 +41,7 @@ class Plan:
     def is_late(self, value: Value) -> bool:
         """Whether the size of `value` is known only while the program runs: it has no offset."""
         late = self.graph.late_symbols
-        return bool(late) and any(symbols_of(dim) & late for dim in value.shape)
+        return bool(late) and not late.isdisjoint(value.type.symbols)
 
     def results_of(self, name: str) -> list[Value]:
         """Values of the group that others read or that leave the graph, in order."""

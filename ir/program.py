@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .dim import Dim, Symbol, symbols_of
+from .dim import Dim, Symbol
 from .encoding import ROWS, Encoding
 from .layout import KVLayout
 from .steps import LaunchStep, Step, late_symbols
@@ -106,7 +106,7 @@ class Program:
         return frozenset(
             name
             for name, buffer in self.buffers.items()
-            if late and any(symbols_of(dim) & late for dim in buffer.type.shape)
+            if late and not late.isdisjoint(buffer.type.symbols)
         )
 
     @property

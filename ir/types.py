@@ -8,7 +8,7 @@ from typing import overload
 import ml_dtypes
 import numpy as np
 
-from .dim import Dim, ceildiv, product
+from .dim import Dim, ceildiv, product, symbols_of
 
 Shape = tuple[Dim, ...]
 
@@ -162,6 +162,11 @@ class TensorType:
     def numel(self) -> Dim:
         """Number of elements."""
         return product(self.shape)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the symbols in its shape."""
+        return frozenset().union(*map(symbols_of, self.shape))
 
     @property
     def nbytes(self) -> Dim:

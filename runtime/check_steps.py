@@ -98,7 +98,7 @@ def _late(program: Program) -> Iterator[str]:
         return
     early = {b.name: b for b in program.buffers.values() if b.role not in ("temp", "output")}
     for name, buffer in program.buffers.items():
-        of_type = {s for dim in buffer.type.shape for s in symbols_of(dim)} & late
+        of_type = buffer.type.symbols & late
         of_place = symbols_of(buffer.offset if buffer.offset is not None else 0) & late
         if of_place or of_type & set(counters) or (of_type and name in early):
             known = ", ".join(sorted(of_place | of_type))
@@ -135,9 +135,9 @@ def _ordered(
     for step in steps:
         reads, writes = step.reads, step.writes
         if unbound:  # of most programs all sizes are known when a run begins
-            needed = frozenset().union(*(_symbols(program, name) for name in reads))
+            needed = frozenset().union(*(program.buffers[name].type.symbols for name in reads))
             own = {s for dim in step.dims for s in symbols_of(dim)}
-            own.update(*(_symbols(program, name) for name in writes))
+            own.update(*(program.buffers[name].type.symbols for name in writes))
             for name in sorted((needed | (own - set(step.binds))) & unbound):
                 yield f"step {step.name} needs dim {name}, which no step before it binds"
             unbound.difference_update(step.binds)
@@ -162,7 +162,3 @@ def _ordered(
             yield from _ordered(program, step.body, set(written), inner, depth - 1)
         elif isinstance(step, ScanLoop):
             yield from _ordered(program, step.body, written, unbound - {step.index}, depth - 1)
-
-
-def _symbols(program: Program, name: str) -> frozenset[str]:
-    return frozenset().union(*map(symbols_of, program.buffers[name].type.shape))

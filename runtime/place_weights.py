@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.dim import evaluate, symbols_of
+from ..ir.dim import evaluate
 from ..ir.errors import DimError, ShapeError
 from ..ir.program import ALIGNMENT, Buffer, Program
 from .array import Array
@@ -76,7 +76,7 @@ def place_states(
 
 
 def _state_shape(buffer: Buffer, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    missing = {n for d in buffer.type.shape for n in symbols_of(d)} - sizes.keys()
+    missing = buffer.type.symbols - sizes.keys()
     if missing:
         raise DimError(
             f"the size of state {buffer.name} is not known",
