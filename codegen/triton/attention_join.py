@@ -1,7 +1,5 @@
 """The launches of attention whose keys several programs share: partial results, and their join."""
 
-from dataclasses import replace
-
 from ...ir.dim import symbol
 from ...ir.types import TensorType, f32
 from ..loops import (
@@ -13,7 +11,6 @@ from ..loops import (
     Element,
     Load,
     LoopKernel,
-    Param,
     Reduce,
     Reduction,
     Ref,
@@ -22,7 +19,7 @@ from ..loops import (
 from ..templates.attention import Attention, AttentionSchedule
 from ..templates.reduce import ReduceSchedule
 from ..templates.template import Schedule, power_of_2
-from .split_kernels import Piece
+from .split_kernels import Piece, handed_on
 
 
 def attention_pieces(
@@ -35,20 +32,14 @@ def attention_pieces(
         return [Piece(kernel)], [schedule]
     splits, own = schedule.splits, len(kernel.params)
     rows = (part.tokens, part.num_heads)
-    params = (
-        Param(TensorType((splits, *rows, part.value_dim), f32), True),
-        Param(TensorType((splits, *rows), f32), True),
-        Param(TensorType((splits, *rows), f32), True),
-    )
-    names = ("partial", "largest", "total")
-    inputs = tuple(replace(p, is_written=False) for p in params)
-    join = replace(kernel, params=(*kernel.params, *inputs), parts=(_join(part, splits, own),))
-    first = replace(kernel, params=(*kernel.params, *params))
+    spaces = {
+        "partial": TensorType((splits, *rows, part.value_dim), f32),
+        "largest": TensorType((splits, *rows), f32),
+        "total": TensorType((splits, *rows), f32),
+    }
+    pieces = handed_on(kernel, part, _join(part, splits, own), spaces, ("_split", "_join"))
     per_program = min(128, power_of_2(part.value_dim))
-    return (
-        [Piece(first, names, "_split"), Piece(join, names, "_join")],
-        [schedule, ReduceSchedule(per_program, power_of_2(splits), True, 4)],
-    )
+    return list(pieces), [schedule, ReduceSchedule(per_program, power_of_2(splits), True, 4)]
 
 
 def _join(part: Attention, splits: int, own: int) -> Reduce:

@@ -8,15 +8,13 @@ once a single logit is left between two of them. The first launch keeps the nois
 A logit that is NaN or infinite ranks above all, so that the second launch sees it and gives -1.
 """
 
-from dataclasses import replace
-
 from ...ir.types import TensorType, i32
-from ..loops import LoopKernel, Param, Sample
+from ..loops import LoopKernel, Sample
 from ..templates.sample import SampleJoin, SampleSchedule, SampleSplit
 from ..templates.template import Schedule
 from .body import Body, Context, Emitted, finish
 from .elements import Emitter
-from .split_kernels import Piece
+from .split_kernels import Piece, handed_on
 
 DIGITS = (1, 2, 3)
 NO_NUMBER, NOTHING = 2**31 - 1, -(2**31) + 0x7FFFFF  # ranks: of NaN and infinity; of minus infinity
@@ -66,19 +64,13 @@ def sample_pieces(
     (part,) = kernel.parts
     assert isinstance(part, Sample)
     pieces = -(-part.vocab // schedule.piece)
-    types = {
+    spaces = {
         "best": TensorType((part.rows, pieces), i32),
         "best_at": TensorType((part.rows, pieces), i32),
         "noisy": TensorType((part.rows, part.vocab), i32),
     }
-    written = tuple(Param(t, True) for t in types.values())
-    read = tuple(replace(p, is_written=False) for p in written)
-    names = tuple(types)
     return (
-        [
-            Piece(replace(kernel, params=(*kernel.params, *written)), names, "_split"),
-            Piece(replace(kernel, params=(*kernel.params, *read)), names, "_join"),
-        ],
+        list(handed_on(kernel, part, part, spaces, ("_split", "_join"))),
         [
             SampleSplit(schedule.piece, pieces),
             SampleJoin(pieces, schedule.block, schedule.num_warps),

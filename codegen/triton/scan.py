@@ -9,14 +9,14 @@ from dataclasses import replace
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.scalar import COMMUTATIVE
 from ...ir.types import TensorType, bool_
-from ..loops import LoopKernel, Param
+from ..loops import LoopKernel
 from ..templates.scan import RESULT, Scan, ScanSchedule
 from ..templates.template import power_of_2
 from .body import Body, Context, Emitted, finish
 from .combine import LAST, carried, combine_function, last_column
 from .elements import AxisVar, Emitter, Env, Val
 from .names import constant, value_type
-from .split_kernels import Piece
+from .split_kernels import Piece, handed_on
 
 ROWS, AXIS = 0, 1  # dims of the tile
 AT_ONCE = 1024  # totals of pieces that are combined at once
@@ -32,11 +32,9 @@ def scan_pieces(
     assert isinstance(part, Scan)
     rows = product(a.extent for a in part.rows)
     count = ceildiv(part.axis.extent, schedule.piece)
-    totals = Param(TensorType((rows, count), carried(part.dtype)), True)
-    first = replace(kernel, params=(*kernel.params, totals), parts=(replace(part, stores=()),))
-    read = replace(totals, is_written=False)
-    second = replace(kernel, params=(*kernel.params, read))
-    return [Piece(first, ("total",), "_x"), Piece(second, ("total",))], [schedule] * 2
+    spaces = {"total": TensorType((rows, count), carried(part.dtype))}
+    pieces = handed_on(kernel, replace(part, stores=()), part, spaces, ("_x", ""))
+    return list(pieces), [schedule] * 2
 
 
 def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> Emitted:

@@ -1,4 +1,4 @@
-"""Loop kernels made from a loop kernel: a contraction as several launches.
+"""Loop kernels made from a loop kernel: several launches in place of one.
 
 Parameters past the kernel's own are workspaces: buffers that live between the launches.
 """
@@ -18,6 +18,7 @@ from ..loops import (
     Load,
     LoopKernel,
     Param,
+    Part,
     Pointwise,
     Reduce,
     Reduction,
@@ -39,6 +40,27 @@ class Piece:
     suffix: str = ""
 
 
+def handed_on(
+    kernel: LoopKernel,
+    first: Part,
+    second: Part,
+    spaces: Mapping[str, TensorType],
+    suffixes: tuple[str, str],
+    own: tuple[str, ...] = (),
+) -> tuple[Piece, Piece]:
+    """Launches of `first`, which writes the workspaces `spaces`, and of `second`, which reads them.
+
+    They are the parameters after the kernel's, of which the last, `own`, are workspaces already.
+    """
+
+    def piece(part: Part, is_written: bool, suffix: str) -> Piece:
+        params = (Param(type, is_written) for type in spaces.values())
+        made = replace(kernel, params=(*kernel.params, *params), parts=(part,))
+        return Piece(made, (*own, *spaces), suffix)
+
+    return piece(first, True, suffixes[0]), piece(second, False, suffixes[1])
+
+
 def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
     """A launch that computes x and the row statistics, and the contraction that reads them."""
     (part,) = kernel.parts
@@ -47,9 +69,8 @@ def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
     shape = tuple(a.extent for a in rows)
     row, at = row_major(rows), symbol(part.k.name)
     own = len(kernel.params)
-    params = [Param(TensorType((*shape, part.k.extent), part.x_dtype), True)]
-    params += [Param(TensorType(shape, s.dtype), True) for s in part.stats]
-    names = ("x", *(s.name for s in part.stats))
+    spaces = {"x": TensorType((*shape, part.k.extent), part.x_dtype)}
+    spaces |= {s.name: TensorType(shape, s.dtype) for s in part.stats}
     x_store = Store(own, row * part.k.extent + at, part.x)
     row_stores = tuple(
         Store(own + 1 + i, row, Ref(s.name, s.dtype)) for i, s in enumerate(part.stats)
@@ -70,11 +91,7 @@ def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
         phases=(),
         stores=tuple(_with_refs(s, refs) for s in part.stores),
     )
-    inputs = tuple(replace(p, is_written=False) for p in params)
-    return (
-        Piece(replace(kernel, params=(*kernel.params, *params), parts=(first,)), names, "_x"),
-        Piece(replace(kernel, params=(*kernel.params, *inputs), parts=(second,)), names),
-    )
+    return handed_on(kernel, first, second, spaces, ("_x", ""))
 
 
 def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
@@ -95,8 +112,7 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
     space = tuple(a for a in (*outer, part.m, part.n) if a.extent != 1)
     shape = tuple(a.extent for a in space)
     own = len(kernel.params)
-    params = [Param(TensorType(shape, dtype), True) for _ in part.ws]
-    names = (*piece.workspaces, *(f"partial{i}" for i in range(len(part.ws))))
+    spaces = {f"partial{i}": TensorType(shape, dtype) for i in range(len(part.ws))}
     first = replace(
         part,
         batch=outer,
@@ -118,11 +134,7 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
         refs[f"acc{i}"] = total
     points = tuple(a for a in (*part.batch, part.m, part.n) if a.extent != 1)
     second = Pointwise(points, tuple(_with_refs(s, refs) for s in part.stores))
-    inputs = tuple(replace(p, is_written=False) for p in params)
-    return (
-        Piece(replace(kernel, params=(*kernel.params, *params), parts=(first,)), names, "_k"),
-        Piece(replace(kernel, params=(*kernel.params, *inputs), parts=(second,)), names, "_sum"),
-    )
+    return handed_on(kernel, first, second, spaces, ("_k", "_sum"), piece.workspaces)
 
 
 def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
@@ -138,13 +150,13 @@ def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
     row = row_major(rows)
     shape = tuple(a.extent for a in rows)
     to = {part.axis.name: symbol("_split") * size + symbol(part.axis.name)}
-    params: list[Param] = []
+    spaces: dict[str, TensorType] = {}
     stores: list[Store] = []
 
     def keep(name: str, dtype: DType) -> Load:
         """Store a result of a piece; -> how the second launch loads it."""
-        number = len(kernel.params) + len(params)
-        params.append(Param(TensorType(shape, dtype), True))
+        number = len(kernel.params) + len(spaces)
+        spaces[f"piece{len(spaces)}"] = TensorType(shape, dtype)
         stores.append(Store(number, row, Ref(name, dtype)))
         return Load(number, row, dtype)
 
@@ -174,12 +186,7 @@ def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
     first = Reduce(rows, Axis(part.axis.name, size), (tuple(first_phase),), tuple(stores), ())
     row_stores = tuple(_with_refs(s, refs) for s in part.row_stores)
     second = Reduce(part.rows, split, (tuple(joins),), row_stores, ())
-    names = tuple(f"piece{i}" for i in range(len(params)))
-    inputs = tuple(replace(p, is_written=False) for p in params)
-    return (
-        Piece(replace(kernel, params=(*kernel.params, *params), parts=(first,)), names, "_split"),
-        Piece(replace(kernel, params=(*kernel.params, *inputs), parts=(second,)), names, "_join"),
-    )
+    return handed_on(kernel, first, second, spaces, ("_split", "_join"))
 
 
 def _with_refs(store: Store, refs: Mapping[str, Element]) -> Store:
