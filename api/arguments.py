@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 from ..frontend.dtypes import TO_TORCH
 from ..ir.errors import DeviceError, ShapeError, UnsupportedModel
 from ..runtime.dlpack import view_of
+from .callable_module import without_history
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
@@ -65,7 +66,7 @@ def check_modes() -> None:
 def example(leaf: Any) -> Any:
     """What torch traces in place of another library's array: only its type matters."""
     if isinstance(leaf, torch.Tensor):
-        return plain(leaf)
+        return without_history(leaf)
     if not _is_array(leaf):
         return leaf
     view = view_of(leaf)
@@ -76,11 +77,6 @@ def _is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and (
         hasattr(leaf, "__dlpack__") or hasattr(leaf, "__array_interface__")
     )
-
-
-def plain(array: Any) -> Any:
-    """A tensor without its history, which `check_tensors` has found to be of no interest."""
-    return array.detach() if isinstance(array, torch.Tensor) and array.requires_grad else array
 
 
 def shapes_of(arguments: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -161,11 +161,7 @@ class CallableModule:
         executable = variant.executable
         assert executable is not None, "a call opens the device first"
         variant.used = next(self._ticks)
-        # a tensor without its history, which was found to be of no interest
-        arrays = [
-            x.detach() if getattr(x, "requires_grad", False) else x
-            for x in (inputs[name] for name in variant.program.inputs)
-        ]
+        arrays = [without_history(inputs[name]) for name in variant.program.inputs]
         if variant.program.states:
             with self._lock:
                 self._move_states(variant, executable)
@@ -192,6 +188,11 @@ def torch_of(values: Iterable[Any]) -> Any:
     if torch is not None and any(isinstance(value, torch.Tensor) for value in values):
         return torch
     return None
+
+
+def without_history(array: Any) -> Any:
+    """A tensor without its history, which the check of inputs has found to be of no interest."""
+    return array.detach() if getattr(array, "requires_grad", False) else array
 
 
 def write_back(argument: Any, output: Array) -> None:
