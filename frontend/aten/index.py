@@ -46,11 +46,16 @@ def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
     return call.b.gather(flat, place, axis=axis)
 
 
+def is_mask(index: Value) -> bool:
+    """Whether torch takes an index for a mask."""
+    return index.dtype in (types.bool_, types.u8)
+
+
 def _without_masks(call: Call, indices: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
     """The indices with a mask as the list of places where it is true, one index an axis of it."""
     places: list[Value | None] = []
     for index in indices:
-        if index is not None and index.dtype in (types.bool_, types.u8):
+        if index is not None and is_mask(index):
             places += _columns(call, _nonzero(call, index))
         else:
             places.append(index)

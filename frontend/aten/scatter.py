@@ -4,7 +4,7 @@ from ...ir import types
 from ...ir.graph import Value
 from ...ir.ops.scatter import COMBINES
 from ..importer import Call, Declined, Scalar, handles
-from .index import at_places
+from .index import at_places, is_mask
 from .pointwise import Operand
 from .view import common_shape, unpermute
 
@@ -148,7 +148,7 @@ def _index_put(
 ) -> Value:
     values = call.value(values, x.dtype)
     used = [index for index in indices if index is not None]
-    if any(index.dtype in (types.bool_, types.u8) for index in used):
+    if any(map(is_mask, used)):
         return _put_where(call, x, indices, values, accumulate)
     flat, place, axis, order = at_places(call, x, indices)
     shape = (*flat.shape[:axis], *place.shape, *flat.shape[axis + 1 :])

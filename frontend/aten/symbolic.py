@@ -6,7 +6,6 @@ Whole numbers never come here: they are dims.
 from collections.abc import Callable
 
 from ...ir import types
-from ...ir.dim import Expr
 from ...ir.graph import Value
 from ..importer import HANDLERS, Call, Handler, Scalar, refuses
 
@@ -15,8 +14,6 @@ Number = Value | Scalar
 
 def fraction(call: Call, x: Number) -> Value:
     """A Python number, a dim or another fraction as f64[]."""
-    if isinstance(x, Expr):
-        return call.b.dim_value(value=x, dtype=types.f64)
     return call.value(x, types.f64)
 
 
