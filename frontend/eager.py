@@ -40,6 +40,9 @@ def eager_call(call: Call, *args: Any, **kwargs: Any) -> Value | tuple[Value, ..
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if any(isinstance(leaf, Expr) for leaf in leaves):
         raise Declined("a size is among its arguments")
+    operands = [leaf for leaf in leaves if isinstance(leaf, Value)]
+    if not operands:
+        raise Declined("it has no tensor among its arguments")
     expected = call.expected
     outputs = tuple(expected) if isinstance(expected, (list, tuple)) else (expected,)
     if not all(isinstance(output, torch.Tensor) for output in outputs):
@@ -53,9 +56,6 @@ def eager_call(call: Call, *args: Any, **kwargs: Any) -> Value | tuple[Value, ..
     shown = [*map(repr, given), *(f"{key}={value!r}" for key, value in named.items())]
     name = f"{target_name(target)}({', '.join(shown)})"
     register_function(name, _function(target, constants, spec))
-    operands = [leaf for leaf in leaves if isinstance(leaf, Value)]
-    if not operands:
-        raise Declined("it has no tensor among its arguments")
     return call.b.call(*operands, function=name, results=tuple(results), binds=binds)
 
 
