@@ -17,7 +17,7 @@ ISA_FLAGS = ("sse4_2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512_vnni", "
 ISA_FLAGS += ("amx_bf16", "asimd", "asimdhp", "bf16", "sve", "i8mm")
 
 LIBRARIES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "torch", "transformers")
-LIBRARIES += ("gguf", "accelerate", "triton", "cuda-core", "cuda-bindings", "onnx")
+LIBRARIES += ("gguf", "accelerate", "triton", "cuda-core", "cuda-bindings")
 
 
 @dataclass(frozen=True)
