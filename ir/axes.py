@@ -32,7 +32,7 @@ class Axes:
 
     def of(self, node: Node) -> tuple[tuple[Along, ...], ...]:
         """For each operand, for each of its axes, where it lies in the first result."""
-        key = node.op, tuple(v.type for v in node.operands), tuple(node.attrs.items())
+        key = node.key
         if key not in self._known:
             self._known[key] = self._find(node)
         return self._known[key]

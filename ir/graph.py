@@ -69,6 +69,11 @@ class Node:
         return self.results[0]
 
     @property
+    def key(self) -> tuple[Any, ...]:
+        """Op, types of operands and attributes: from them follow its types, axes and indices."""
+        return self.op, tuple(v.type for v in self.operands), tuple(self.attrs.items())
+
+    @property
     def regions(self) -> dict[str, "Graph"]:
         """Its sub-graphs, by the attributes that hold them."""
         if self.op.kind != "region":

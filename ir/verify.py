@@ -120,8 +120,7 @@ class _Verifier:
 
     def check_reads(self, index: int, node: Node) -> None:
         """What a view reads whatever the index, it reads inside its operand."""
-        key = node.op, tuple(v.type for v in node.operands), tuple(node.attrs.items())
-        if node.op.inverse is not None or key in self.inside:
+        if node.op.inverse is not None or node.key in self.inside:
             return
         at = SymbolContext(node, self.graph.facts)
         read = at.mapped
@@ -131,7 +130,7 @@ class _Verifier:
                 if not (at.facts.proved_le(0, low) and at.facts.proved_lt(high, size)):
                     what = f"{node.op.name} reads {low} to {high} of an axis of {size}"
                     raise self.error(index, f"{what}: not proved inside")
-        self.inside.add(key)
+        self.inside.add(node.key)
 
     def check_dims(self, type: TensorType, where: str) -> None:
         for dim in type.shape:
