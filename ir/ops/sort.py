@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..dim import Dim
+from ..indexing import replaced
 from ..op import normalize_axis, op
 from ..types import TensorType, i64
 
@@ -30,7 +31,7 @@ def topk(x, *, k: Dim, axis: int = -1, largest: bool = True):
     Of equal ones the first come first. NaN is largest; -0 equals 0.
     """
     axis = normalize_axis(axis, x.rank)
-    kept = x.with_shape((*x.shape[:axis], k, *x.shape[axis + 1 :]))
+    kept = x.with_shape(replaced(x.shape, axis, k))
     return kept, kept.with_dtype(i64)
 
 

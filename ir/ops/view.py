@@ -83,7 +83,7 @@ def slice_(x, *, axis: int, start: Dim, stop: Dim, step: int = 1):
     length = (stop - start + (step - 1)) // step
     if isinstance(length, int) and length < 0:
         raise TypeError(f"start {start} is after stop {stop}")
-    return x.with_shape((*x.shape[:axis], length, *x.shape[axis + 1 :]))
+    return x.with_shape(replaced(x.shape, axis, length))
 
 
 @slice_.set_reference
@@ -112,7 +112,7 @@ def concat(*parts, axis: int):
             if i != axis and a != b:
                 raise TypeError(f"parts differ outside axis {axis}: {first} and {part}")
         total = total + part.shape[axis]
-    return first.with_shape((*first.shape[:axis], total, *first.shape[axis + 1 :]))
+    return first.with_shape(replaced(first.shape, axis, total))
 
 
 @concat.set_reference
@@ -140,8 +140,7 @@ def _(at, index, *parts, axis):
 def pad(x, *, axis: int, before: Dim, after: Dim, value: float | int | bool = 0):
     """x with `before` and `after` elements of `value` added along axis."""
     axis = normalize_axis(axis, x.rank)
-    size = x.shape[axis] + before + after
-    return x.with_shape((*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    return x.with_shape(replaced(x.shape, axis, x.shape[axis] + before + after))
 
 
 @pad.set_reference
