@@ -12,9 +12,9 @@ from tilewright.ir.errors import ArtifactError, DeviceError, ShapeError
 from tilewright.ir.program import Buffer, Program
 from tilewright.ir.steps import Collective
 from tilewright.ir.types import TensorType, f32
-from tilewright.runtime.communicator import SLOT_BYTES, HostGroup
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.host_group import SLOT_BYTES, HostGroup
 
 CONTEXT = multiprocessing.get_context("spawn")
 
