@@ -210,9 +210,8 @@ def _refusals(folder: str, errors: set[str], pattern: str = "") -> list[str]:
     """A table of what the files of `folder` raise: the operations it is about, and the reason."""
     rows: dict[tuple[str, str], None] = {}
     files = [f for layer in LAYERS for f in sorted((ROOT / layer).rglob("*.py"))]
-    for file in files:
-        inside = file.is_relative_to(ROOT / folder)
-        for function in ast.walk(ast.parse(file.read_text())) if inside else ():
+    for file in (f for f in files if f.is_relative_to(ROOT / folder)):
+        for function in ast.walk(ast.parse(file.read_text())):
             if not isinstance(function, ast.FunctionDef):
                 continue
             names = [
