@@ -240,7 +240,6 @@ class Interpreter:
 
     def _timed(self, step: Step, run: Run) -> Run:
         kind, what = type(step).__name__, getattr(step, "function", step.name)
-        dims = self._dims((step.traffic, step.operations))
 
         def timed(frame: Frame) -> None:
             if frame.profile is None:
@@ -251,6 +250,7 @@ class Interpreter:
             run(frame)
             self.device.synchronize()
             took = time.perf_counter() - start
+            dims = self._dims((step.traffic, step.operations))  # here: most are never profiled
             numbers = dims.numbers(frame.values)
             moved, made = numbers[dims.place[step.traffic]], numbers[dims.place[step.operations]]
             frame.profile.append(
