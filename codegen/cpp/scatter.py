@@ -80,7 +80,7 @@ def _apply(kernel: LoopKernel, part: Scatter, by: Combined, own: int, name: str)
     known = frozenset(a.name for a in part.outer)
     scope = Scope(kernel, frozenset(a.name for a in axes), extents=axes)
     scope.push(known, hoists=False)
-    outer = tuple(replace(a, extent=n) for a, n in zip(part.outer, part.counts) if a.extent != 1)
+    outer = tuple(line for a, line in zip(part.outer, part.lines) if a.extent != 1)
     scope.write(*decode(outer, "item"))
     source, target = dims.name(part.source.name), dims.name(part.target.name)
     inner_names = frozenset(a.name for a in part.inner)
@@ -116,11 +116,8 @@ def _choose(scope: Scope, part: Scatter, target: str) -> None:
 
 def _inner(scope: Scope, part: Scatter, by: Combined, own: int, per_line: bool) -> list[str]:
     """Loops over the lines after the axis, around one update."""
-    loops = [
-        replace(a, extent=n)
-        for a, n in zip(part.inner, part.counts[len(part.outer) :])
-        if a.extent != 1
-    ]
+    lines = zip(part.inner, part.lines[len(part.outer) :])
+    loops = [line for a, line in lines if a.extent != 1]
     for axis in loops:
         scope.push(frozenset((axis.name,)), hoists=axis is not loops[0])
     scope.push(hoists=False)

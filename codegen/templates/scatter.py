@@ -63,6 +63,12 @@ class Scatter(Part):
         """The axes of the result."""
         return (*self.outer, self.target, *self.inner)
 
+    @property
+    def lines(self) -> tuple[Axis, ...]:
+        """Outer, then inner, as long as there are updates along them."""
+        axes = (*self.outer, *self.inner)
+        return tuple(replace(a, extent=n) for a, n in zip(axes, self.counts, strict=True))
+
 
 @dataclass(frozen=True)
 class ScatterSchedule(Schedule):

@@ -57,8 +57,7 @@ def scatter_pieces(
 def lines_of_index(part: Scatter) -> tuple[Axis, ...]:
     """The axes along which each line has indices of its own, as long as it has updates."""
     names = Numbering().needs(part.index)
-    axes = zip((*part.outer, *part.inner), part.counts, strict=True)
-    return tuple(replace(a, extent=n) for a, n in axes if a.name in names)
+    return tuple(a for a in part.lines if a.name in names)
 
 
 def emit_scatter(kernel: LoopKernel, schedule: ScatterSchedule, context: Context) -> Emitted:
@@ -172,20 +171,15 @@ left = tl.max(tl.max(met.to(tl.int32), axis=1), axis=0)"""
         """Elements of the updates at `source`."""
         part = self.part
         axes, self.limits = self.limited()
-        extents = (*self.shortened(), part.source)
+        extents = (*part.lines, part.source)
         return Env(
             self.body, self.kernel, extents, {**axes, part.source.name: source}, self.shape, 2
         )
 
-    def shortened(self) -> list[Axis]:
-        """The axes of lines, as long as there are updates along them."""
-        axes = (*self.part.outer, *self.part.inner)
-        return [replace(a, extent=n) for a, n in zip(axes, self.part.counts, strict=True)]
-
     def limited(self) -> tuple[dict[str, AxisVar], list[str]]:
         """Lines as variables, masked where there are no updates; and those masks."""
         found, limits = dict(self.lines_at), []
-        for axis, short in zip((*self.part.outer, *self.part.inner), self.shortened()):
+        for axis, short in zip((*self.part.outer, *self.part.inner), self.part.lines):
             if axis.extent == short.extent or axis.extent == 1:
                 continue
             var = found[axis.name]
