@@ -132,7 +132,7 @@ def _call_facts(artifact: "Artifact") -> dict | None:
             {
                 "takes": {n: text_of(t, given) for n, t in signature.named(names).items()},
                 "gives": text_of(signature.results, results),
-                "dims": {s.name: f"[{s.lo}, {s.hi or ''}]" for s in program.symbols.values()},
+                "dims": {s.name: s.span for s in program.symbols.values()},
                 "steps": len(program.steps),
             }
         )
@@ -155,7 +155,7 @@ def bind_sizes(program: "Program", text: str) -> dict[str, int]:
         if value < symbol.lo or (symbol.hi is not None and value > symbol.hi):
             raise OptionError(
                 f"{name} is {value}",
-                facts=f"its range is [{symbol.lo}, {'' if symbol.hi is None else symbol.hi}]",
+                facts=f"its range is {symbol.span}",
             )
         values[name] = value
     return values
@@ -332,7 +332,7 @@ def graph_facts(path: Path) -> dict:
         "path": str(path),
         "metadata": {
             "name": parsed.name,
-            "dims": {s.name: f"[{s.lo}, {s.hi or ''}]" for s in parsed.symbols.values()},
+            "dims": {s.name: s.span for s in parsed.symbols.values()},
             "inputs": {v.name: str(v.type) for v in parsed.inputs},
             "outputs": [str(v.type) for v in parsed.outputs],
             "weights": len(parsed.weights),

@@ -26,6 +26,11 @@ class Symbol:
     multiple: int = 1
     hint: int | None = None  # a likely value: steers schedules, never correctness
 
+    @property
+    def span(self) -> str:
+        """Its range as text, `[1, 8]`; `[1, ]` where it has no bound."""
+        return f"[{self.lo}, {'' if self.hi is None else self.hi}]"
+
 
 @dataclass(frozen=True)
 class DimCall:

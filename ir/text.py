@@ -99,7 +99,7 @@ def format_attr(value: Any) -> str:
 
 
 def _symbol(symbol: Symbol) -> str:
-    text = f"{symbol.name} in [{symbol.lo}, {'' if symbol.hi is None else symbol.hi}]"
+    text = f"{symbol.name} in {symbol.span}"
     if symbol.multiple != 1:
         text += f" multiple {symbol.multiple}"
     return text + (f" hint {symbol.hint}" if symbol.hint is not None else "")

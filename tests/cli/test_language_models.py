@@ -180,11 +180,12 @@ def test_inspect_reads_checkpoints_and_graphs(tilewright, tmp_path):
     assert facts["metadata"]["llama.block_count"] == 30
     assert facts["tensors"]["Q4_1"]["count"] == 210
     (tmp_path / "g.ir").write_text(
-        "graph @g\n  dim n in [1, ]\n  input %x : f32[n]\n{\n"
+        "graph @g\n  dim n in [1, ]\n  dim m in [0, 0]\n  input %x : f32[n]\n{\n"
         "  %0 = exp(%x) : f32[n]\n  return %0\n}\n"
     )
     text = tilewright("inspect", "g.ir").stdout
     assert "ops = {'exp': 1}" in text
+    assert "dims = {'n': '[1, ]', 'm': '[0, 0]'}" in text
     assert "is no artifact" in tilewright("inspect", "g.ir", "--passes").stderr
     assert "nothing.ir does not exist" in tilewright("inspect", "nothing.ir").stderr
 

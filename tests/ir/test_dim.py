@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tilewright.ir import dim as dims
-from tilewright.ir.dim import compile_dims, evaluate, substitute, symbol, symbols_of
+from tilewright.ir.dim import Symbol, compile_dims, evaluate, substitute, symbol, symbols_of
 from tilewright.ir.dim_text import parse_dim
 from tilewright.ir.errors import ParseError
 
@@ -33,6 +33,11 @@ def test_equal_polynomials_are_equal_objects():
     assert (a + 1) * 0 == 0
     assert a != b
     assert a != 3
+
+
+@pytest.mark.parametrize(("hi", "text"), [(8, "[0, 8]"), (0, "[0, 0]"), (None, "[0, ]")])
+def test_a_range_has_no_end_only_where_it_has_no_bound(hi, text):
+    assert Symbol("n", 0, hi).span == text
 
 
 def test_what_is_printed():
