@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ...ir.builder import Builder
+from ...ir.builder import decomposed
 from ...ir.graph import Node, Value
 from ...ir.target import Target
 from ..groups import Groups, squeezed
@@ -89,10 +89,8 @@ class Statistics:
         for node in nodes:
             of = [_known(v, known) for v in node.operands]
             if node.op.kind == "composite":
-                b = Builder("composite")
-                operands = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
-                node.op.decomposition(b, *operands, **node.attrs)
-                if not self.are_factors(b.nodes, dict(zip(operands, of))):
+                graph = decomposed(node.op, (v.type for v in node.operands), node.attrs)
+                if not self.are_factors(graph.nodes, dict(zip(graph.inputs, of))):
                     return False
                 found = SCALED
             elif node.op.kind == "reduce":

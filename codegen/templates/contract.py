@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ...ir.builder import Builder
+from ...ir.builder import decomposed
 from ...ir.dim import Dim, maximum, product, symbols_of
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize
@@ -102,10 +102,8 @@ class ContractTemplate(Template):
 
 def is_cheap(node: Node) -> bool:
     """Whether a composite is cheap arithmetic, reductions aside."""
-    b = Builder("composite")
-    operands = [b.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.operands)]
-    node.op.decomposition(b, *operands, **node.attrs)
-    return all(n.op.kind == "reduce" or n.op.cost != "expensive" for n in b.nodes)
+    parts = decomposed(node.op, (v.type for v in node.operands), node.attrs).nodes
+    return all(n.op.kind == "reduce" or n.op.cost != "expensive" for n in parts)
 
 
 class _ContractLowering:
