@@ -63,10 +63,11 @@ def code_fingerprint() -> str:
 
 def libraries() -> dict[str, str | None]:
     """Versions of the libraries that decide what is built, read without importing them."""
-    return {name: _version(name) for name in _LIBRARIES}
+    return {name: version_of(name) for name in _LIBRARIES}
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Version of an installed library, read without importing it; None where there is none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -7,9 +7,9 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
+from ..api.cache import version_of
 from ..ir import switches
 
 # Instruction sets that change what the C++ compiler makes of our kernels, narrow to wide.
@@ -81,13 +81,7 @@ def compilers() -> tuple[CxxCompiler, ...]:
 
 def library_versions() -> dict[str, str | None]:
     """Version of each library that some part of us uses; None where it is not installed."""
-    versions: dict[str, str | None] = {}
-    for name in LIBRARIES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
+    return {name: version_of(name) for name in LIBRARIES}
 
 
 def folder_size(folder: Path) -> tuple[int, int]:
