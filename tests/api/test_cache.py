@@ -1,6 +1,7 @@
 """The cache of compiled models: its keys, who may write it, and that it does not grow for ever."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +137,13 @@ def test_nothing_is_kept_of_a_model_that_changed_meanwhile(tmp_path, monkeypatch
     with pytest.raises(CheckpointError, match="changed while it was compiled"):
         cache.store(cache.path_of("key"), None, changed)
     assert list(cache.path_of("key").parent.iterdir()) == []
+
+
+def test_the_key_has_the_sources_of_all_that_compiles_a_model(monkeypatch):
+    read = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or b"")
+    cache.code_fingerprint.__wrapped__()
+    root = Path(cache.__file__).resolve().parent.parent
+    found = {path.relative_to(root).as_posix() for path in read}
+    assert found >= {"api/build_model.py", "api/packed_weights.py", "frontend/huggingface.py"}
+    assert found >= {"ir/encoding.py", "passes/pipelines.py", "codegen/cpp/tw_math.h"}
