@@ -25,6 +25,7 @@ class _Verifier:
         # values a state's content has passed through: the state itself and what ops made of it
         self.is_state: set[Value] = set(graph.states)
         self.inside: set[Any] = set()  # views that are proved to read inside their operands
+        self.sized: set[TensorType] = set()  # types whose dims are found sound: they stay so
         # symbols that nodes bind and have not bound yet
         self.unbound: set[str] = {name for node in graph.nodes for name in node.binds}
 
@@ -133,6 +134,8 @@ class _Verifier:
         self.inside.add(node.key)
 
     def check_dims(self, type: TensorType, where: str) -> None:
+        if type in self.sized:
+            return
         for dim in type.shape:
             if self.unbound & symbols_of(dim):
                 raise VerifyError(f"{where}: {type} has a dim that is bound only later")
@@ -144,6 +147,7 @@ class _Verifier:
                     f"{where}: {type}: {dim} is not proved to be 0 or more",
                     facts=f"its bounds are {self.graph.facts.bounds(dim)}",
                 )
+        self.sized.add(type)
 
     def check_updates(self) -> None:
         states = {v.name: v for v in self.graph.states}
