@@ -23,10 +23,9 @@ def is_weight_only(graph: Graph, value: Value, nodes: set[Node]) -> bool:
 
 
 def _is_known(graph: Graph, value: Value, found: set[Node]) -> bool:
-    if graph.is_weight(value):
-        return True
     node = value.node
-    return node is not None and (node in found or (node.op.kind == "source" and is_static(node)))
+    is_constant = node is not None and node.op.kind == "source" and is_static(node)
+    return is_constant or is_weight_only(graph, value, found)
 
 
 def is_static(node: Node) -> bool:
