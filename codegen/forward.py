@@ -53,7 +53,11 @@ def stores_after(
     index: tuple[Dim, ...],
     outputs: Sequence[Value],
 ) -> tuple[Store, ...]:
-    """What a part stores that leaves the elements `results` at `index`: one store an output."""
+    """What a part stores that leaves the elements `results` at `index`: one store an output.
+
+    What follows reads them one by one, so at `index`: there and back through views it may be an
+    expression that is equal and not the same.
+    """
     for result, element in results.items():
         inliner.bound[result] = lambda place, element=element: element
     inliner.forget()

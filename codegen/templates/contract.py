@@ -10,7 +10,7 @@ from ...ir.indexing import delinearize
 from ...ir.target import Target
 from ...ir.types import DType, f32
 from ..elements import Numbering
-from ..forward import forward_index, path_between, store_at
+from ..forward import stores_after
 from ..groups import Group
 from ..inline import Inliner, broadcast_index, build_scalar
 from ..loops import (
@@ -23,7 +23,6 @@ from ..loops import (
     Element,
     LoopKernel,
     Reduction,
-    Store,
     accumulated,
     accumulator_of,
 )
@@ -142,13 +141,6 @@ class _ContractLowering:
         named = {f"acc{i}": a for i, a in enumerate(accs)}
         result = build_scalar(self.contraction.tree, named, {}, dtype)
         index = (*self.rows, self.n_at)
-
-        def read(at: tuple[Dim, ...]) -> Element:
-            assert at == index, f"an epilogue at {index} reads the product at {at}"
-            return result
-
-        self.inliner.bound[self.result] = read
-        self.inliner.forget()
         return Contract(
             self.batch,
             self.m,
@@ -157,7 +149,7 @@ class _ContractLowering:
             x,
             ws,
             stats,
-            tuple(self.store(output, index) for output in outputs),
+            stores_after(self.inliner, {self.result: result}, index, outputs),
             _stored_dtype(self.inliner, self.x),
             _stored_dtype(self.inliner, self.ws[0]),
             phases,
@@ -247,12 +239,6 @@ class _ContractLowering:
             return self.inliner.element(w, self.index_of(w, roles))
         finally:
             self.inliner.keep_plain = False
-
-    def store(self, output: Value, index: tuple[Dim, ...]) -> Store:
-        path = path_between(self.inliner, self.result, output)
-        assert path is not None, "what a contraction's kernel stores depends on it"
-        at = forward_index(self.inliner, path, self.result, index)
-        return store_at(self.inliner, output, at)
 
 
 def _refs(elements: Numbering, e: Element) -> list[str]:

@@ -187,6 +187,16 @@ def test_epilogue_that_splits_heads(t):
 
 
 @pytest.mark.parametrize("t", SIZES)
+@pytest.mark.parametrize("followed", [False, True])
+def test_epilogue_whose_index_is_not_simplified_through_views(t, followed):
+    b = Builder()
+    y = b.matmul(b.input("x", (t, 2, 8)), b.weight("w", (3, 8)), transpose_w=True)
+    y = b.reshape(b.transpose(y, perm=(1, 0, 2)), shape=(2, 3 * t))
+    y = b.reshape(b.reshape(y, shape=(2, t, 3)), shape=(2 * t, 3))
+    check(b, [b.mul(y, b.input("z", (2 * t, 3))) if followed else y], {})
+
+
+@pytest.mark.parametrize("t", SIZES)
 def test_batched_scores(t):
     b = Builder()
     s = b.dim("t", 1, 512)
