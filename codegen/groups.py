@@ -26,7 +26,7 @@ def spread(shape: Shape, like: Shape, index: Sequence[Dim]) -> tuple[Dim, ...]:
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that become one kernel. `anchor` decides its template, `kind` is that one's name."""
+    """Nodes that become one kernel. `anchor` is the node that decides its template."""
 
     groups: "Groups"
     template: Any  # a Template of templates/, which are written in terms of groups

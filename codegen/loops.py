@@ -104,7 +104,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Ref:
-    """A named result: of a reduction of this part, of an accumulator (`acc0`), of a let."""
+    """What a part computes, by name: a reduction, an accumulator (`acc0`), a scan, a scatter."""
 
     name: str
     dtype: DType
@@ -217,7 +217,6 @@ class Reduce(Part):
     """For every row (point of `rows`): the phases in order, then the stores.
 
     A phase is reductions over `axis` made in one sweep; its values may use Refs of earlier phases.
-    `lets` are per-row values (name, element) usable after the phase of the same index.
     `row_stores` are made once a row, `stores` for every point of rows x axis.
     """
 
