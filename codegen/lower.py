@@ -55,7 +55,6 @@ def lower_group(
         records = len(params)
         params.append(Param(TensorType((len(inliner.checks), RECORD_WORDS), i64), True))
         values.append(None)
-    hints = {s.name: graph.facts.hint(symbol(s.name)) for s in graph.symbols.values()}
     names = kernel_symbols(parts)
     kernel = LoopKernel(
         tuple(params),
@@ -63,7 +62,7 @@ def lower_group(
         names,
         template.name,
         records,
-        {n: hints[n] for n in names},
+        {n: graph.facts.hint(symbol(n)) for n in names},
         {n: graph.symbols[n] for n in names},
     )
     return Lowered(kernel, tuple(values), tuple(inliner.checks))

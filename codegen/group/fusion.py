@@ -103,9 +103,9 @@ class Fusion:
 
     def keep_operands(self) -> None:
         """Some templates read operands as they lie, or through what leaves a buffer strided."""
-        for node, group in list(self.groups.of.items()):
-            for number in range(len(node.operands) if node is group.anchor else 0):
-                value = group.template.stored_operand(self.groups, node, number)
+        for group in self.groups.all():
+            for number in range(len(group.anchor.operands)):
+                value = group.template.stored_operand(self.groups, group.anchor, number)
                 if value is not None:
                     self.keep(value)
 
@@ -141,7 +141,7 @@ class Fusion:
         """
         decodes = decoding(self.graph)
         for node in list(self.groups.of):
-            if self.groups.of[node].nodes != {node} or self.groups.leaves(node):
+            if not self.groups.alone(node) or self.groups.leaves(node):
                 continue
             if node.results[0] in self.kept:
                 continue

@@ -53,9 +53,10 @@ class Rows:
     def is_aligned(self, node: Node) -> bool:
         """Whether each row of what the node makes reads that row of the group's values only."""
         combines = node.op.kind in ("reduce", "composite")
+        known: dict[Value, list[Along]] = {}
         for value in node.operands if combines else node.results:
             large = [i for i, size in enumerate(value.shape) if size != 1]
-            places = self._places(value, {})
+            places = self._places(value, known)
             # one number a row, [4], beside a whole [4, 4] would lie along the axis behind the rows
             if (self.group.makes(value) or value.node is node) and places != large[: len(places)]:
                 return False
