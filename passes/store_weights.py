@@ -1,5 +1,6 @@
 """Store the weights of products and lookups in a narrower dtype."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..ir.builder import Rebuilder
@@ -50,8 +51,7 @@ class StoreWeights(Pass):
     def places(self, graph: Graph, known: set[Node]):
         """(node, operand number) of each weight to store narrow."""
         for node in graph.nodes:
-            for i in _weight_operands(node):
-                v = node.operands[i]
+            for i, v in enumerate(_large_operands(node)):
                 narrower = v.dtype.is_float and v.dtype.bits > self.dtype.bits
                 if narrower and is_weight_only(graph, v, known) and not _is_stored(v):
                     yield node, i
@@ -64,9 +64,11 @@ class StoreWeights(Pass):
         return done[value]
 
 
-def _weight_operands(node: Node) -> range:
-    """Operands that are large: of a product each, of a lookup what is picked from."""
-    return range(len(node.operands) if node.op.contraction else node.op.kind == "gather")
+def _large_operands(node: Node) -> Sequence[Value]:
+    """Of a product each, of a lookup what is picked from."""
+    if node.op.contraction is not None:
+        return node.operands
+    return node.operands[:1] if node.op.kind == "gather" else ()
 
 
 def _is_stored(value: Value) -> bool:
