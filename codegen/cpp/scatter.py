@@ -32,8 +32,9 @@ def emit_scatter(kernel: LoopKernel, part: Scatter, name: str) -> list[str]:
         "start": emit_pointwise(
             wide, Pointwise(part.axes, (Store(own, place, part.start),)), f"{name}_start"
         ),
-        "apply": _apply(wide, part, by, own, f"{name}_apply"),
     }
+    if part.updates != 0:
+        steps["apply"] = _apply(wide, part, by, own, f"{name}_apply")
     if in_place is None:
         result = {RESULT: Load(own, place, part.dtype)}
         stores = tuple(replace(s, value=substituted(s.value, refs=result)) for s in part.stores)

@@ -64,6 +64,11 @@ class Scatter(Part):
         return (*self.outer, self.target, *self.inner)
 
     @property
+    def updates(self) -> Dim:
+        """How many there are."""
+        return product((*self.counts, self.source.extent))
+
+    @property
     def lines(self) -> tuple[Axis, ...]:
         """Outer, then inner, as long as there are updates along them."""
         axes = (*self.outer, *self.inner)
@@ -108,9 +113,11 @@ class ScatterTemplate(SurroundedTemplate):
         is_rows = not where.type.rank == x.type.rank == updates.type.rank
         axes, index = declare_axes(inliner, x.shape)
         given = where.shape if is_rows else (where.shape[at],)
-        source = Axis("_s", product(given))
-        place = delinearize(inliner.axis("_s", source.extent), given, inliner.facts)
         rest = tuple(i for i in range(x.type.rank) if i != at)
+        # an axis of one line is none that is gone through: where it has no update, no line has
+        few = () if is_rows else (where.shape[i] for i in rest if x.shape[i] == 1)
+        source = Axis("_s", product((*given, *few)))
+        place = delinearize(inliner.axis("_s", source.extent), given, inliner.facts)
         update = (*index[:at], *place, *index[at + 1 :])
         if is_rows:
             counts = tuple(x.shape[i] for i in rest)
@@ -139,7 +146,7 @@ class ScatterTemplate(SurroundedTemplate):
         )
 
     def points(self, part: Scatter) -> Dim:
-        return product((*part.counts, part.source.extent))
+        return part.updates
 
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         (part,) = kernel.parts

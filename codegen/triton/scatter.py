@@ -95,14 +95,8 @@ class _Emitter(Emitter):
         )  # fmt: skip
         start = env.to(env.value(part.start), part.start.dtype, part.dtype)
         body.line(f"acc = ({env.whole(start)}).to({value_type(carried(part.dtype))})")
-        if self.schedule.order is not None:
-            self.find()
-        else:
-            extent = self.scalars.dim(part.source.extent).text
-            with body.block(f"for at in range(0, {extent}):", [part.source.name]):
-                given = self.given(AxisVar("at"))
-                body.line(f"met = {given.value(part.index).text} == {self.target.text}")
-                self.update(given)
+        if part.updates != 0:  # else an index that is the same for all is looked up all the same
+            self.go_through() if self.schedule.order is None else self.find()
         for store in part.stores:
             env.store(store)
 
@@ -128,6 +122,15 @@ class _Emitter(Emitter):
         value = env.to(env.value(part.value), part.value.dtype, part.dtype)
         met = " & ".join(["met", *self.limits])
         self.body.line(f"acc = tl.where({met}, combined(acc, {value.text}), acc)")
+
+    def go_through(self) -> None:
+        """All updates, in order."""
+        part, body = self.part, self.body
+        extent = self.scalars.dim(part.source.extent).text
+        with body.block(f"for at in range(0, {extent}):", [part.source.name]):
+            given = self.given(AxisVar("at"))
+            body.line(f"met = {given.value(part.index).text} == {self.target.text}")
+            self.update(given)
 
     def find(self) -> None:
         """The first update of each place, and on from there."""

@@ -62,6 +62,9 @@ def scatters() -> Iterator[Sample]:
             ((5, 4), (3, 7), 1),
             ((3, 1, 6), (2, 1, 6), 2),
             ((2, 3), (2, 0), 1),
+            ((1, 5), (0, 3), 1),
+            ((5, 2, 1), (3, 2, 0), 0),
+            ((5, 2, 3), (3, 2, 0), 0),
         ):
             for dtype in (f32, i64) if axis else (f32,):
                 if combine == "replace":  # torch does not say which of equal places stays
