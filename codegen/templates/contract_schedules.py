@@ -93,12 +93,13 @@ def contract_defaults(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Buc
     rows = part.m.extent
     one = gemv_schedule(part, facts)
     is_single = accumulator_of(part.x_dtype) == f32
-    if target.matrix_op(part.x_dtype, part.w_dtype) is None and not is_single:
+    has_unit = target.matrix_op(part.x_dtype, part.w_dtype) is not None
+    if not has_unit and not is_single:
         # float64 and wide integers: exact in plain arithmetic, and rare
         several = rows_schedule(part, facts, target)
         return rows, clip([(0, 1, one), (2, None, several)], facts, rows)
-    prologue = has_prologue(part)
-    if target.matrix_op(part.x_dtype, part.w_dtype) is None:
+    if not has_unit:
+        prologue = has_prologue(part)
         tile = DotSchedule(64, 64, 32, False, prologue, num_warps=4, num_stages=3)
         few: Schedule = DotSchedule(16, 32, 32, True, prologue, num_warps=4, num_stages=3)
         most = 32
