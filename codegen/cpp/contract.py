@@ -14,8 +14,8 @@ from ..elements import loads_of, mapped
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
 from . import dims
 from .contract_plain import emit_plain
-from .elements import Scope, stored_type
-from .pointwise import decode
+from .elements import Scope, pointer_type
+from .pointwise import decode, units
 from .reduce import buffers, combines, declare_states, sweep_row
 from .sweep import Sink, buffer_sink, store_sink, sweep
 
@@ -132,18 +132,14 @@ class _Tiled:
             f"static constexpr bool PACKED = {str(self.packed).lower()};",
             "int64_t batches, M, N, K;",
         ]
-        for i, param in enumerate(self.kernel.params):
-            const = "" if param.is_written else "const "
-            lines.append(f"{const}{stored_type(param.type)}* p{i};")
+        lines += [f"{pointer_type(param)} p{i};" for i, param in enumerate(self.kernel.params)]
         lines += [f"int64_t {dims.name(s)};" for s in self.kernel.symbols]
         lines.append(f"TW_INLINE const TwMicro* micro() {{ return {self.micro}; }}")
         return lines
 
     def setup(self) -> list[str]:
-        lines = []
-        for i, param in enumerate(self.kernel.params):
-            const = "" if param.is_written else "const "
-            lines.append(f"s.p{i} = ({const}{stored_type(param.type)}*)p[{i}];")
+        params = enumerate(self.kernel.params)
+        lines = [f"s.p{i} = ({pointer_type(param)})p[{i}];" for i, param in params]
         for i, symbol in enumerate(self.kernel.symbols):
             variable = dims.name(symbol)
             lines.append(f"const int64_t {variable} = s.{variable} = d[{i}];")
@@ -158,10 +154,7 @@ class _Tiled:
         return lines
 
     def batch_lines(self) -> list[str]:
-        units = [
-            f"const int64_t {dims.name(a.name)} = 0;" for a in self.part.batch if a.extent == 1
-        ]
-        return units + decode(self.batch_axes, "b")
+        return units(self.part.batch) + decode(self.batch_axes, "b")
 
     def rows(self, scope: Scope, refs=None) -> None:
         m = dims.name(self.part.m.name)

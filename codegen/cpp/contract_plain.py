@@ -4,7 +4,7 @@ from ...ir.dim import product
 from ..loops import Contract, LoopKernel, accumulator_of
 from . import dims
 from .elements import Scope, value_type
-from .pointwise import declarations, decode
+from .pointwise import declarations, decode, units
 from .reduce import combines, sweep_row
 from .scalars import convert
 from .sweep import store_sink, sweep
@@ -49,11 +49,7 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
         *(line for phase in phases for line in combines(kernel, phase, name)),
         f"static void {name}(TW_ARGS) {{",
         *("    " + line for line in declarations(kernel)),
-        *(
-            f"    const int64_t {dims.name(a.name)} = 0;"
-            for a in (*part.batch, part.m)
-            if a.extent == 1
-        ),
+        *("    " + line for line in units((*part.batch, part.m))),
         f"    const int64_t blocks = ({columns} + {_COLUMNS - 1}) / {_COLUMNS};",
         f"    const int64_t items = {dims.text(product(a.extent for a in rows))} * blocks;",
         "    const int64_t first = tw_cut(items, team->tid, team->nthreads);",

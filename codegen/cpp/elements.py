@@ -19,6 +19,7 @@ from ..loops import (
     Index,
     Load,
     LoopKernel,
+    Param,
     Ref,
     Select,
     Store,
@@ -35,6 +36,11 @@ def value_type(dtype: DType) -> str:
 def stored_type(type: TensorType) -> str:
     """The C++ type of a buffer's elements."""
     return NARROW.get(type.dtype.name, value_type(type.dtype))
+
+
+def pointer_type(param: Param) -> str:
+    """The C++ type of a pointer to a parameter's elements."""
+    return f"{'' if param.is_written else 'const '}{stored_type(param.type)}*"
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """Pointwise parts: outer axes shared among threads, the last axis swept."""
 
+from collections.abc import Iterable
+
 from ...ir.dim import product
 from ..loops import Axis, LoopKernel, Pointwise
 from . import dims
-from .elements import Scope
+from .elements import Scope, pointer_type
 from .sweep import store_sink, sweep
 
 BLOCK = 4096  # elements of the last axis that one thread takes at a time
@@ -12,14 +14,13 @@ BLOCK = 4096  # elements of the last axis that one thread takes at a time
 def emit_pointwise(kernel: LoopKernel, part: Pointwise, name: str) -> list[str]:
     """A function that computes the part."""
     axes = tuple(a for a in part.axes if a.extent != 1)
-    units = [a.name for a in part.axes if a.extent == 1]
     inner = axes[-1] if axes else Axis("unit", 1)
     outer = axes[:-1]
     is_whole = isinstance(inner.extent, int) and inner.extent <= BLOCK
     scope = Scope(kernel, frozenset(a.name for a in part.axes) | {inner.name}, extents=part.axes)
     lines = [f"static void {name}(TW_ARGS) {{"]
     lines += ["    " + line for line in declarations(kernel)]
-    lines += [f"    const int64_t v_{unit} = 0;" for unit in units]
+    lines += ["    " + line for line in units(part.axes)]
     count = dims.text(product(a.extent for a in outer))
     extent = dims.text(inner.extent)
     if is_whole:
@@ -58,13 +59,13 @@ def decode(axes: tuple[Axis, ...], flat: str) -> list[str]:
     return lines
 
 
+def units(axes: Iterable[Axis]) -> list[str]:
+    """The variables of axes of extent 1, over which nothing loops."""
+    return [f"const int64_t {dims.name(a.name)} = 0;" for a in axes if a.extent == 1]
+
+
 def declarations(kernel: LoopKernel) -> list[str]:
     """Buffers and dims as typed variables."""
-    from .elements import stored_type
-
-    lines = []
-    for i, param in enumerate(kernel.params):
-        const = "" if param.is_written else "const "
-        type = f"{const}{stored_type(param.type)}*"
-        lines.append(f"{type} const p{i} = ({type})p[{i}];")
+    types = [pointer_type(param) for param in kernel.params]
+    lines = [f"{type} const p{i} = ({type})p[{i}];" for i, type in enumerate(types)]
     return [*lines, *dims.given(kernel.symbols)]

@@ -11,7 +11,7 @@ from ..loops import Axis, LoopKernel, Reduce, Reduction
 from . import dims
 from .combine import combine_struct
 from .elements import Scope, value_type
-from .pointwise import declarations, decode
+from .pointwise import declarations, decode, units
 from .sweep import buffer_sink, store_sink, sweep
 
 # (function, identity, whether the index is wanted) -> the state for it; others fold one by one
@@ -66,7 +66,6 @@ class _Emitter:
     def lines(self) -> list[str]:
         body = self.row()
         rows = tuple(a for a in self.part.rows if a.extent != 1)
-        units = [a for a in self.part.rows if a.extent == 1]
         share = "tw_cut(rows, team->tid{}, team->nthreads)"
         wide = []
         first, last = share.format(""), share.format(" + 1")
@@ -81,7 +80,7 @@ class _Emitter:
             *self.structs,
             f"static void {self.name}(TW_ARGS) {{",
             *("    " + line for line in declarations(self.kernel)),
-            *(f"    const int64_t {dims.name(a.name)} = 0;" for a in units),
+            *("    " + line for line in units(self.part.rows)),
             f"    const int64_t rows = {dims.text(product(a.extent for a in rows))};",
             *wide,
             f"    const int64_t first = {first};",

@@ -113,9 +113,7 @@ def _across(kernel: LoopKernel, part: Scan, by: Combined) -> list[str]:
     _sweep_stores(
         scope, part, inner.name, "lo", "hi", f"{by.struct}::combine(before[{at}], block[{at}])"
     )
-    steps = scope.pop()
-    head = f"for (int64_t {axis} = 0; {axis} < {dims.text(part.axis.extent)}; ++{axis}) {{"
-    scope.write(head, *("    " + line for line in steps), "}")
+    scope.close(f"for (int64_t {axis} = 0; {axis} < {dims.text(part.axis.extent)}; ++{axis}) {{")
     return [
         f"alignas(64) {kind} before[{LANES}], block[{LANES}], value[{LANES}];",
         f"const int64_t blocks = ({dims.text(inner.extent)} + {LANES - 1}) / {LANES};",

@@ -14,7 +14,7 @@ from ..templates.scatter import RESULT, Scatter
 from . import dims
 from .combine import Combined, combined
 from .elements import Scope, value_type
-from .pointwise import declarations, decode, emit_pointwise
+from .pointwise import declarations, decode, emit_pointwise, units
 from .scalars import NARROW, convert
 
 
@@ -96,7 +96,7 @@ def _apply(kernel: LoopKernel, part: Scatter, by: Combined, own: int, name: str)
     lines = [
         f"static void {name}(TW_ARGS) {{",
         *("    " + line for line in declarations(kernel)),
-        *(f"    const int64_t {dims.name(a.name)} = 0;" for a in axes if a.extent == 1),
+        *("    " + line for line in units(axes)),
         f"    const int64_t lines = {dims.text(product(a.extent for a in outer))};",
         f"    const int64_t places = {dims.text(part.target.extent)};",
         "    const bool by_line = lines >= team->nthreads;",

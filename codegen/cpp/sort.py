@@ -39,9 +39,8 @@ def emit_sort(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
     scope.write(f"const int64_t {axis} = (int64_t)found[{rank}].at;")
     for store in part.stores:
         store_sink(store).write(scope)
-    stores = scope.pop()
-    head = f"for (int64_t {rank} = from; {rank} < to; ++{rank}) {{"
-    scope.write(head, *("    " + x for x in stores), "}", "if (wide) tw_barrier(team);")
+    scope.close(f"for (int64_t {rank} = from; {rank} < to; ++{rank}) {{")
+    scope.write("if (wide) tw_barrier(team);")
     return [
         f"typedef {_types(part)[0]} {name}_K;",
         f"typedef {_types(part)[1]} {name}_I;",
