@@ -43,10 +43,11 @@ def subject(device):
     return module, compiled
 
 
-def test_each_norm_is_part_of_its_product(subject):
+def test_each_norm_is_part_of_its_product(subject, device):
     _, compiled = subject
-    templates = [k.template for k in compiled.program.kernels.values()]
-    assert set(templates) == {"contract"}
+    templates = {k.template for k in compiled.program.kernels.values()}
+    # On a GPU what subtracts a mean is normalized before its product (decision 0017).
+    assert templates == ({"contract"} if device == "cpu" else {"contract", "reduce"})
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 130])
