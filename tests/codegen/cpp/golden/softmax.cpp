@@ -37,13 +37,7 @@ static void softmax_0(TW_ARGS) {
             const int64_t hi = tw_lesser(lo + 16384, v_w);
             for (int64_t start1 = lo; start1 < hi; start1 += TW_STRETCH) {
                 const int64_t stop2 = tw_lesser(start1 + TW_STRETCH, hi);
-                alignas(64) float buffer3[TW_STRETCH];
-                #pragma omp simd
-                for (int64_t v_r = start1; v_r < stop2; ++v_r) {
-                    const float x4 = p0[(v_i*v_w + v_r)];
-                    buffer3[v_r - start1] = x4;
-                }
-                part0.s0.add(buffer3, stop2 - start1, start1);
+                part0.s0.add(p0 + (v_i*v_w) + start1, stop2 - start1, start1);
             }
             if (wide) shared0[chunk] = part0;
             else total0.merge(part0);
@@ -62,17 +56,17 @@ static void softmax_0(TW_ARGS) {
             softmax_0_phase1 part1;
             const int64_t lo = chunk * 16384;
             const int64_t hi = tw_lesser(lo + 16384, v_w);
-            for (int64_t start5 = lo; start5 < hi; start5 += TW_STRETCH) {
-                const int64_t stop6 = tw_lesser(start5 + TW_STRETCH, hi);
-                alignas(64) float buffer7[TW_STRETCH];
+            for (int64_t start3 = lo; start3 < hi; start3 += TW_STRETCH) {
+                const int64_t stop4 = tw_lesser(start3 + TW_STRETCH, hi);
+                alignas(64) float buffer5[TW_STRETCH];
                 #pragma omp simd
-                for (int64_t v_r = start5; v_r < stop6; ++v_r) {
-                    const float x8 = p0[(v_i*v_w + v_r)];
-                    const float x9 = (x8 - red0);
-                    const float x10 = tw_exp(x9);
-                    buffer7[v_r - start5] = x10;
+                for (int64_t v_r = start3; v_r < stop4; ++v_r) {
+                    const float x6 = p0[(v_i*v_w + v_r)];
+                    const float x7 = (x6 - red0);
+                    const float x8 = tw_exp(x7);
+                    buffer5[v_r - start3] = x8;
                 }
-                part1.s0.add(buffer7, stop6 - start5, start5);
+                part1.s0.add(buffer5, stop4 - start3, start3);
             }
             if (wide) shared1[chunk] = part1;
             else total1.merge(part1);
@@ -83,15 +77,15 @@ static void softmax_0(TW_ARGS) {
                 total1.merge(shared1[chunk]);
         }
         const float red1 = total1.s0.get();
-        const int64_t lo11 = wide ? tw_cut(v_w, team->tid, team->nthreads) : 0;
-        const int64_t hi12 = wide ? tw_cut(v_w, team->tid + 1, team->nthreads) : v_w;
+        const int64_t lo9 = wide ? tw_cut(v_w, team->tid, team->nthreads) : 0;
+        const int64_t hi10 = wide ? tw_cut(v_w, team->tid + 1, team->nthreads) : v_w;
         #pragma omp simd
-        for (int64_t v_r = lo11; v_r < hi12; ++v_r) {
-            const float x13 = p0[(v_i*v_w + v_r)];
-            const float x14 = (x13 - red0);
-            const float x15 = tw_exp(x14);
-            const float x16 = (x15 / red1);
-            p1[(v_i*v_w + v_r)] = x16;
+        for (int64_t v_r = lo9; v_r < hi10; ++v_r) {
+            const float x11 = p0[(v_i*v_w + v_r)];
+            const float x12 = (x11 - red0);
+            const float x13 = tw_exp(x12);
+            const float x14 = (x13 / red1);
+            p1[(v_i*v_w + v_r)] = x14;
         }
     }
 }
