@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "tw_pool.h"
 
@@ -60,12 +59,6 @@ bool needs(const TwStep* steps, int64_t count, int64_t nthreads, int64_t need[2]
     return true;
 }
 
-int64_t nanoseconds() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
-}
-
 // What one call of tw_run asks of every thread.
 struct Run {
     const TwStep* steps;
@@ -81,7 +74,7 @@ void run_steps(void* work, const TwTeam* of_pool) {
     TwSync* sync = team.sync;
     team.shared = run.memory;
     team.scratch = run.memory + run.need[1] + run.need[0] * team.tid;
-    int64_t before = run.step_ns && team.tid == 0 ? nanoseconds() : 0;
+    int64_t before = run.step_ns && team.tid == 0 ? tw_nanoseconds() : 0;
     for (int64_t i = 0; i < run.num_steps; ++i) {
         const TwStep& step = run.steps[i];
         team.next = sync->next[i & 1];
@@ -91,7 +84,7 @@ void run_steps(void* work, const TwTeam* of_pool) {
         tw_table[step.kernel].run(step.p, step.d, &team);
         tw_barrier(&team);
         if (run.step_ns && team.tid == 0) {
-            int64_t now = nanoseconds();
+            int64_t now = tw_nanoseconds();
             run.step_ns[i] = now - before;
             before = now;
         }

@@ -29,16 +29,31 @@ TW_INLINE void tw_pause() {
 #endif
 }
 
-// Up to 1 ms: longer than steps differ between threads, and than a caller needs between two runs. On
-// a busy machine a thread that sleeps sooner waits for its turn at each step.
+TW_INLINE int64_t tw_nanoseconds() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+// Up to 1 ms: longer than steps differ between threads, and than a caller needs between two runs.
 const int TW_SPINS = 20000;
+// Whoever waits longer in the middle of a run waits for a thread whose core somebody else has. While
+// cores are that crowded a wait spins for 10 us only: who spins on has used up its share of the core
+// by the time that the other one comes, and then each waits for its turn at every step.
+const int TW_CROWDED_SPINS = 200;
+const int64_t TW_LONG_WAIT = 1000000, TW_CROWDED = 100000000;  // ns
+static int64_t tw_crowded_until;
 
 // Waits until the value is not `seen`: spins first, then leaves the core to others. False when
-// `seconds` went by; 0 is no limit.
+// `seconds` went by; 0 is no limit, and in the middle of a run.
 static bool tw_await(TwGate* gate, uint32_t seen, int seconds) {
+    int64_t begin = 0;
     for (int spins = 0; spins < TW_SPINS; ++spins) {
         if (__atomic_load_n(&gate->value, __ATOMIC_ACQUIRE) != seen) return true;
         tw_pause();
+        if (spins != TW_CROWDED_SPINS) continue;
+        begin = tw_nanoseconds();
+        if (begin < __atomic_load_n(&tw_crowded_until, __ATOMIC_RELAXED)) break;
     }
     const timespec limit = {seconds, 0};
     bool is_late = false, is_open;
@@ -48,6 +63,9 @@ static bool tw_await(TwGate* gate, uint32_t seen, int seconds) {
         is_late = syscall(SYS_futex, &gate->value, FUTEX_WAIT_PRIVATE, seen,
                           seconds ? &limit : nullptr, nullptr, 0) && errno == ETIMEDOUT;
     __atomic_sub_fetch(&gate->sleepers, 1, __ATOMIC_SEQ_CST);
+    const int64_t now = tw_nanoseconds();
+    if (!seconds && now - begin > TW_LONG_WAIT)
+        __atomic_store_n(&tw_crowded_until, now + TW_CROWDED, __ATOMIC_RELAXED);
     return is_open;
 }
 
