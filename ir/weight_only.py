@@ -74,9 +74,7 @@ def _bytes(value: Value) -> int:
     return count
 
 
-def hoisted(graph: Graph) -> Graph:
-    """`graph` with weight-only nodes and sources first, so that any node may use any of them."""
-    first = weight_only(graph)
-    early = [n for n in graph.nodes if n in first or n.op.kind == "source"]
-    late = [n for n in graph.nodes if not (n in first or n.op.kind == "source")]
-    return graph.replace(nodes=(*early, *late))
+def hoisted(graph: Graph, nodes: set[Node]) -> Graph:
+    """`graph` with `nodes` (from `weight_only`) and sources first: any node may use any of them."""
+    in_order = sorted(graph.nodes, key=lambda n: n not in nodes and n.op.kind != "source")
+    return graph.replace(nodes=tuple(in_order))

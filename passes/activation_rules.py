@@ -4,7 +4,7 @@ from math import pi, sqrt
 
 from ..ir.builder import Builder
 from ..ir.graph import Value
-from .patterns import Any_, number, one_of, pat
+from .patterns import Any_, Numeral, OneOf, OpPattern, Pattern, pat
 from .rewrite import Decline, rule, rules_among
 
 x = Any_("x")
@@ -19,24 +19,28 @@ def silu(b: Builder, x: Value):
     return b.silu(x)
 
 
+def _halved(function: Pattern) -> list[OpPattern]:
+    """0.5 * x * (1 + function), in the orders in which it is written."""
+    half, shifted = Numeral(value=0.5), pat.add(function, Numeral(value=1.0))
+    return [
+        pat.mul(pat.mul(x, half), shifted),
+        pat.mul(pat.mul(x, shifted), half),
+        pat.mul(x, pat.mul(shifted, half)),
+    ]
+
+
 _square = pat.mul(x, x)
-_cube = one_of(pat.mul(_square, x), pat.mul(x, _square))
-_inside = one_of(
-    pat.mul(pat.add(x, pat.mul(_cube, number("cubic"))), number("root")),
+_cube = OneOf(pat.mul(_square, x), pat.mul(x, _square))
+_inside = OneOf(
+    pat.mul(pat.add(x, pat.mul(_cube, Numeral("cubic"))), Numeral("root")),
     pat.mul(
-        pat.mul(x, number("root")),
-        pat.add(pat.mul(pat.mul(x, number("cubic")), x), number(value=1.0)),
+        pat.mul(x, Numeral("root")),
+        pat.add(pat.mul(pat.mul(x, Numeral("cubic")), x), Numeral(value=1.0)),
     ),
 )
-_half = number(value=0.5)
-_shifted = pat.add(pat.tanh(_inside), number(value=1.0))
 
 
-@rule(
-    pat.mul(pat.mul(x, _half), _shifted),
-    pat.mul(pat.mul(x, _shifted), _half),
-    pat.mul(x, pat.mul(_shifted, _half)),
-)
+@rule(*_halved(pat.tanh(_inside)))
 def gelu_tanh(b: Builder, x: Value, cubic: float, root: float):
     """0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))  ->  gelu_tanh(x)"""
     if abs(cubic - _CUBIC) > TOLERANCE or abs(root - _GELU) > TOLERANCE:
@@ -44,12 +48,7 @@ def gelu_tanh(b: Builder, x: Value, cubic: float, root: float):
     return b.gelu_tanh(x)
 
 
-@rule(
-    pat.mul(pat.mul(x, _half), pat.add(pat.erf(pat.mul(x, number("root"))), number(value=1.0))),
-    pat.mul(pat.mul(x, pat.add(pat.erf(pat.mul(x, number("root"))), number(value=1.0))), _half),
-    pat.mul(pat.mul(x, _half), pat.add(pat.erf(pat.div(x, number("divisor"))), number(value=1.0))),
-    pat.mul(pat.mul(x, pat.add(pat.erf(pat.div(x, number("divisor"))), number(value=1.0))), _half),
-)
+@rule(*_halved(pat.erf(OneOf(pat.mul(x, Numeral("root")), pat.div(x, Numeral("divisor"))))))
 def gelu(b: Builder, x: Value, root: float = 0.0, divisor: float = 0.0):
     """0.5 * x * (1 + erf(x / sqrt(2)))  ->  gelu(x)"""
     if abs((root or 1 / divisor) - 1 / sqrt(2)) > TOLERANCE:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
@@ -68,9 +69,12 @@ class Canonicalize(Pass):
             before = graph
             graph = rewrite(graph, [*VIEW_RULES, *CONSTANT_RULES, *MATH_RULES, *ACTIVATION_RULES])
             graph = replace_nodes(graph, _with_constants)
-            graph = replace_nodes(graph, _concats, frozenset(("slice", "concat")))
-            graph = replace_nodes(graph, _Comparisons(graph), _COMPARISONS)
-            graph = replace_nodes(graph, _Checks(graph), frozenset(("check_index",)))
+            graph = replace_nodes(graph, _concats, ("slice", "concat"))
+            ranges = Ranges(graph.facts)
+            graph = replace_nodes(
+                graph, partial(_known_comparison, ranges), ("lt", "le", "gt", "ge")
+            )
+            graph = replace_nodes(graph, partial(_proved_index, ranges), ("check_index",))
             if graph is before:
                 return graph
         findings.current().note("still changing after 10 rounds")
@@ -99,69 +103,45 @@ def _narrow_operands(b: Builder, node: Node, operands: Sequence[Value]) -> Seque
     shape = node.results[0].shape
     new = list(operands)
     for index, operand in enumerate(operands):
-        for smaller in _smaller_forms(operand):
-            kept = smaller.shape if isinstance(smaller, Value) else ()
-            others = [v.shape for i, v in enumerate(new) if i != index]
-            if broadcast_shapes(kept, *others) == shape:
-                new[index] = (
-                    smaller if isinstance(smaller, Value) else b.constant(smaller[0], operand.dtype)
-                )
-                break
+        known, maker = constant_of(operand), operand.node
+        if known is not None and operand.type.rank:
+            smaller = b.constant(known, operand.dtype)
+        elif maker is not None and maker.op.name == "broadcast_to":
+            (smaller,) = maker.operands
+        else:
+            continue
+        others = [v.shape for i, v in enumerate(new) if i != index]
+        if broadcast_shapes(smaller.shape, *others) == shape:
+            new[index] = smaller
     if all(a is o for a, o in zip(new, operands)):
         return None
     findings.current().fire("narrow_operand")
     return b.node(node.op, new, node.attrs).results
 
 
-def _smaller_forms(operand: Value) -> list:
-    node = operand.node
-    if node is None:
-        return []
-    if node.op.name == "full":
-        return [] if operand.type.rank == 0 else [(node.attrs["value"],)]
-    known = constant_of(operand)
-    if known is not None and operand.type.rank:
-        return [(known,)]
-    return [node.operands[0]] if node.op.name == "broadcast_to" else []
+def _known_comparison(
+    ranges: Ranges, b: Builder, node: Node, operands: Sequence[Value]
+) -> Sequence[Value] | None:
+    """A comparison of integers that comes out the same for every element  ->  the constant"""
+    less, more = operands if node.op.name in ("lt", "le") else operands[::-1]
+    (low, high), (other_low, other_high) = ranges.numbers(less), ranges.numbers(more)
+    strict = node.op.name in ("lt", "gt")
+    is_always = high is not None and other_low is not None and high + strict <= other_low
+    is_never = low is not None and other_high is not None and low + strict > other_high
+    if not (is_always or is_never):
+        return None
+    findings.current().fire("known_comparison")
+    return [b.full(value=is_always, shape=node.results[0].shape, dtype=bool_)]
 
 
-_COMPARISONS = frozenset(("lt", "le", "gt", "ge"))
-
-
-class _Comparisons:
-    """Comparisons of integers that come out the same for every element."""
-
-    def __init__(self, graph: Graph):
-        self.ranges = Ranges(graph.facts)
-
-    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        left, right = (self.ranges.numbers(v) for v in operands)
-        if node.op.name in ("gt", "ge"):
-            left, right = right, left
-        strict = node.op.name in ("lt", "gt")
-        (low, high), (other_low, other_high) = left, right
-        known = None
-        if high is not None and other_low is not None and high + strict <= other_low:
-            known = True
-        elif low is not None and other_high is not None and low + strict > other_high:
-            known = False
-        if known is None:
-            return None
-        findings.current().fire("known_comparison")
-        return [b.full(value=known, shape=node.results[0].shape, dtype=bool_)]
-
-
-class _Checks:
+def _proved_index(
+    ranges: Ranges, b: Builder, node: Node, operands: Sequence[Value]
+) -> Sequence[Value] | None:
     """check_index of what is proved to lie inside the axis  ->  what it checks"""
-
-    def __init__(self, graph: Graph):
-        self.ranges = Ranges(graph.facts)
-
-    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        if not self.ranges.inside(operands[0], node.attrs["size"]):
-            return None
-        findings.current().fire("proved_index")
-        return operands
+    if not ranges.inside(operands[0], node.attrs["size"]):
+        return None
+    findings.current().fire("proved_index")
+    return operands
 
 
 def _concats(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:

@@ -1,52 +1,47 @@
 """Rules around constants, index sources and dims: part of `canonicalize`."""
 
+import operator
+from collections.abc import Callable
+
 from ..ir.builder import Builder
 from ..ir.graph import Node, Value
 from ..ir.types import bool_
-from .patterns import Any_, number, pat
+from .patterns import Any_, Numeral, OneOf, pat
 from .rewrite import rule, rules_among
 
 x, y = Any_("x"), Any_("y")
+_source = OneOf(pat.iota(bind="source"), pat.dim_value(bind="source"))
+_known = OneOf(Numeral("c"), pat.dim_value(bind="dim"))
 
 
-def _keeps_type(x: Value, root: Node) -> Value | None:
+@rule(
+    pat.add(x, Numeral(value=0), bind="root"),
+    pat.sub(x, Numeral(value=0), bind="root"),
+    pat.mul(x, Numeral(value=1), bind="root"),
+    pat.div(x, Numeral(value=1), bind="root"),
+)
+def neutral_operand(b: Builder, x: Value, root: Node):
+    """x + 0, x - 0, x * 1, x / 1  ->  x"""
     return x if x.type == root.results[0].type else None
 
 
-@rule(pat.add(x, number(value=0), bind="root"), pat.sub(x, number(value=0), bind="root"))
-def plus_zero(b: Builder, x: Value, root: Node):
-    """x + 0, x - 0  ->  x"""
-    return _keeps_type(x, root)
+_POWERS: dict[float, Callable[[Builder, Value], Value]] = {
+    -1: lambda b, x: b.reciprocal(x),
+    -0.5: lambda b, x: b.rsqrt(x),
+    0.5: lambda b, x: b.sqrt(x),
+    1: lambda b, x: x,
+    2: lambda b, x: b.mul(x, x),
+    3: lambda b, x: b.mul(b.mul(x, x), x),
+}
 
 
-@rule(pat.mul(x, number(value=1), bind="root"), pat.div(x, number(value=1), bind="root"))
-def times_one(b: Builder, x: Value, root: Node):
-    """x * 1, x / 1  ->  x"""
-    return _keeps_type(x, root)
-
-
-@rule(pat.pow(x, number("power"), bind="root"))
+@rule(pat.pow(x, Numeral("power"), bind="root"))
 def small_power(b: Builder, x: Value, power: float, root: Node):
     """x ** 2  ->  x * x, and the like for 0.5, 1, 3, -0.5, -1"""
-    if x.type != root.results[0].type:
-        return None
-    match power:
-        case 1:
-            return x
-        case 2:
-            return b.mul(x, x)
-        case 3:
-            return b.mul(b.mul(x, x), x)
-        case 0.5:
-            return b.sqrt(x)
-        case -0.5:
-            return b.rsqrt(x)
-        case -1:
-            return b.reciprocal(x)
-    return None
+    return _POWERS[power](b, x) if x.type == root.results[0].type and power in _POWERS else None
 
 
-@rule(pat.reciprocal(pat.sqrt(x)), pat.div(number(value=1), pat.sqrt(x), bind="root"))
+@rule(pat.reciprocal(pat.sqrt(x)), pat.div(Numeral(value=1), pat.sqrt(x), bind="root"))
 def one_over_root(b: Builder, x: Value, root: Node | None = None):
     """1 / sqrt(x)  ->  rsqrt(x)"""
     return b.rsqrt(x)
@@ -58,29 +53,26 @@ def twice_negated(b: Builder, x: Value):
     return x
 
 
-@rule(pat.and_(x, number("known"), bind="root"), pat.or_(x, number("known"), bind="root"))
+@rule(pat.and_(x, Numeral("known"), bind="root"), pat.or_(x, Numeral("known"), bind="root"))
 def known_side(b: Builder, x: Value, known: bool, root: Node):
     """x and true, x or false  ->  x;  x and false, x or true  ->  the constant"""
     if x.dtype is not bool_:
         return None
     if bool(known) == (root.op.name == "and"):
-        return _keeps_type(x, root)
+        return x if x.type == root.results[0].type else None
     return b.full(value=bool(known), shape=root.results[0].shape, dtype=bool_)
 
 
-@rule(pat.where(number("known"), x, y, bind="root"))
+@rule(pat.where(Numeral("known"), x, y, bind="root"))
 def known_condition(b: Builder, known: bool, x: Value, y: Value, root: Node):
     """where(true, x, y)  ->  x"""
-    chosen = x if known else y
-    shape = root.results[0].shape
-    return chosen if chosen.shape == shape else b.broadcast_to(chosen, shape=shape)
+    return b.broadcast_to(x if known else y, shape=root.results[0].shape)
 
 
 @rule(pat.where(Any_("c"), x, x, bind="root"))
 def same_branches(b: Builder, c: Value, x: Value, root: Node):
     """where(c, x, x)  ->  x"""
-    shape = root.results[0].shape
-    return x if x.shape == shape else b.broadcast_to(x, shape=shape)
+    return b.broadcast_to(x, shape=root.results[0].shape)
 
 
 @rule(pat.where(pat.not_(Any_("c")), x, y), may_share=True)
@@ -115,79 +107,42 @@ def slice_of_iota(b: Builder, iota: Node, root: Node):
     )
 
 
-@rule(pat.cast(pat.iota(bind="iota"), bind="root"), may_share=True)
-def cast_of_iota(b: Builder, iota: Node, root: Node):
-    """cast(iota) to integers  ->  iota of that dtype"""
+@rule(pat.cast(_source, bind="root"))
+def cast_of_source(b: Builder, source: Node, root: Node):
+    """cast(iota), cast(dim_value) to integers  ->  the same of that dtype"""
     dtype = root.results[0].dtype
-    if not dtype.is_integer:
-        return None
-    return b.node(iota.op, [], {**iota.attrs, "dtype": dtype}).result
+    return (
+        b.node(source.op, [], {**source.attrs, "dtype": dtype}).result if dtype.is_integer else None
+    )
 
 
 @rule(
-    pat.add(pat.iota(bind="iota"), number("c"), bind="root"),
-    pat.sub(pat.iota(bind="iota"), number("c"), bind="root"),
-    may_share=True,
+    pat.add(_source, _known, bind="root"),
+    pat.sub(_source, _known, bind="root"),
+    pat.mul(pat.dim_value(bind="source"), _known, bind="root"),
 )
-def iota_plus_constant(b: Builder, iota: Node, c: int, root: Node):
-    """iota + c  ->  iota that starts at start + c"""
-    if not iota.results[0].dtype.is_integer or root.results[0].type != iota.results[0].type:
+def source_with_known(
+    b: Builder, source: Node, root: Node, c: float | None = None, dim: Node | None = None
+):
+    """iota + c, iota + dim  ->  iota that starts later;  dim_value(i) + c  ->  dim_value(i + c)
+
+    And for -, and for * of a dim_value.
+    """
+    by = c if dim is None else dim.attrs["value"]
+    if isinstance(by, float) or root.results[0].type != source.results[0].type:
         return None
-    start = iota.attrs["start"] + (c if root.op.name == "add" else -c)
-    return b.node(iota.op, [], {**iota.attrs, "start": start}).result
+    name = "start" if "start" in source.attrs else "value"
+    value = _EXACT[root.op.name](source.attrs[name], by)
+    return b.node(source.op, [], {**source.attrs, name: value}).result
 
 
-@rule(
-    pat.add(pat.iota(bind="iota"), pat.dim_value(bind="dim"), bind="root"),
-    may_share=True,
-)
-def iota_plus_dim(b: Builder, iota: Node, dim: Node, root: Node):
-    """iota + dim  ->  iota that starts at start + dim"""
-    if root.results[0].type != iota.results[0].type:
-        return None
-    start = iota.attrs["start"] + dim.attrs["value"]
-    return b.node(iota.op, [], {**iota.attrs, "start": start}).result
+_EXACT = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
 
 @rule(pat.dim_value(value=lambda v: isinstance(v, int), bind="root"))
 def known_dim(b: Builder, root: Node):
     """dim_value of a number  ->  full"""
     return b.constant(root.attrs["value"], root.attrs["dtype"])
-
-
-@rule(
-    pat.add(pat.dim_value(bind="one"), pat.dim_value(bind="two")),
-    pat.sub(pat.dim_value(bind="one"), pat.dim_value(bind="two"), bind="sub"),
-    pat.mul(pat.dim_value(bind="one"), pat.dim_value(bind="two"), bind="mul"),
-)
-def dims_together(
-    b: Builder, one: Node, two: Node, sub: Node | None = None, mul: Node | None = None
-):
-    """dim_value(i) + dim_value(j)  ->  dim_value(i + j), and for - and *"""
-    i, j = one.attrs["value"], two.attrs["value"]
-    value = i - j if sub else i * j if mul else i + j
-    return b.dim_value(value=value, dtype=one.attrs["dtype"])
-
-
-@rule(
-    pat.add(pat.dim_value(bind="dim"), number("c"), bind="root"),
-    pat.sub(pat.dim_value(bind="dim"), number("c"), bind="root"),
-    pat.mul(pat.dim_value(bind="dim"), number("c"), bind="root"),
-)
-def dim_and_constant(b: Builder, dim: Node, c: int, root: Node):
-    """dim_value(i) + c  ->  dim_value(i + c), and for - and *"""
-    if not root.results[0].dtype.is_integer or root.results[0].type.rank:
-        return None
-    i = dim.attrs["value"]
-    value = {"add": i + c, "sub": i - c, "mul": i * c}[root.op.name]
-    return b.dim_value(value=value, dtype=dim.attrs["dtype"])
-
-
-@rule(pat.cast(pat.dim_value(bind="dim"), bind="root"))
-def cast_of_dim(b: Builder, dim: Node, root: Node):
-    """cast(dim_value) to integers  ->  dim_value of that dtype"""
-    dtype = root.results[0].dtype
-    return b.dim_value(value=dim.attrs["value"], dtype=dtype) if dtype.is_integer else None
 
 
 CONSTANT_RULES = rules_among(globals())

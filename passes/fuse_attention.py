@@ -16,8 +16,6 @@ from .masks import read_mask
 from .patterns import constant_of
 from .rewrite import replace_nodes
 
-_ATTENTION = frozenset(("attention",))
-
 
 @dataclass(frozen=True)
 class FuseAttention(Pass):
@@ -26,9 +24,9 @@ class FuseAttention(Pass):
     name = "fuse-attention"
 
     def run(self, graph: Graph) -> Graph:
-        graph = replace_nodes(graph, _WrittenOut(graph), frozenset(("matmul",)))
-        graph = replace_nodes(graph, _Simplify(graph), _ATTENTION)
-        return replace_nodes(graph, _Masks(graph), _ATTENTION)
+        graph = replace_nodes(graph, _WrittenOut(graph), ("matmul",))
+        graph = replace_nodes(graph, _Simplify(graph), ("attention",))
+        return replace_nodes(graph, _Masks(graph), ("attention",))
 
 
 class _WrittenOut:

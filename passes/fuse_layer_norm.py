@@ -6,7 +6,7 @@ from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from .fuse_rms_norm import reduces_last_axis
 from .manager import Pass
-from .patterns import Any_, constant_of, number, pat
+from .patterns import Any_, Numeral, constant_of, pat
 from .rewrite import Decline, rewrite, rule
 
 x, weight, bias = Any_("x"), Any_("weight"), Any_("bias")
@@ -16,7 +16,7 @@ _variance = pat.mean(
     keepdims=True,
     bind="variance",
 )
-_shifted = pat.add(_variance, number("eps"))
+_shifted = pat.add(_variance, Numeral("eps"))
 
 
 @rule(pat.mul(_centered, pat.rsqrt(_shifted)), pat.div(_centered, pat.sqrt(_shifted)))

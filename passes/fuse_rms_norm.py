@@ -6,12 +6,12 @@ from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import normalize_axis
 from .manager import Pass
-from .patterns import Any_, constant_of, maybe_cast, number, pat
+from .patterns import Any_, Numeral, constant_of, maybe_cast, pat
 from .rewrite import Decline, rewrite, rule
 
 x, weight = Any_("x"), Any_("weight")
 _mean = pat.mean(pat.mul(x, x), keepdims=True, bind="mean")
-_shifted = pat.add(_mean, number("eps"))
+_shifted = pat.add(_mean, Numeral("eps"))
 
 
 @rule(pat.mul(x, pat.rsqrt(_shifted)), pat.div(x, pat.sqrt(_shifted)))

@@ -28,7 +28,7 @@ class HoistTransposes(Pass):
 
     def run(self, graph: Graph) -> Graph:
         for _ in range(MAX_DEPTH):
-            moved = replace_nodes(graph, _Hoist(graph), frozenset(("transpose",)))
+            moved = replace_nodes(graph, _Hoist(graph), ("transpose",))
             after = rewrite(moved, VIEW_RULES)
             if after is graph:
                 return graph

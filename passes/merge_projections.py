@@ -29,13 +29,12 @@ class MergeProjections(Pass):
     max_group: int = 8  # more products than this of one x are left alone
 
     def run(self, graph: Graph) -> Graph:
-        graph_ = hoisted(graph)
-        groups = list(self.decide(graph_))
-        return self.apply(graph_, groups) if groups else graph
-
-    def decide(self, graph: Graph) -> Iterable[list[Projection]]:
-        """Groups of projections to merge."""
         known = weight_only(graph)
+        groups = list(self.decide(graph, known))
+        return self.apply(hoisted(graph, known), groups) if groups else graph
+
+    def decide(self, graph: Graph, known: set[Node]) -> Iterable[list[Projection]]:
+        """Groups of projections to merge; `known` are the weight-only nodes."""
         by_x: dict[Value, list[Projection]] = {}
         for node in graph.nodes:
             if node.op.name == "matmul" and is_weight_only(graph, node.operands[1], known):

@@ -1,7 +1,7 @@
 """Patterns over values, made from the op declarations: `pat.mul(x, pat.rsqrt(x))`.
 
-A match binds names to values (leaves), nodes (`bind=` of an op) and numbers (`number`). Operands of
-commutative ops are tried in both orders.
+A match binds names to values (leaves), nodes (`bind=` of an op) and numbers (`Numeral`). Operands
+of commutative ops are tried in both orders.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -61,10 +61,10 @@ class Any_(Pattern):  # noqa: N801  `Any` is typing's
 
 
 @dataclass(frozen=True, eq=False)
-class NumberPattern(Pattern):
-    """A constant of any shape, through casts and views; binds its number."""
+class Numeral(Pattern):
+    """A constant of any shape, through casts and views: any, bound to `name`, or the given one."""
 
-    name: str | None
+    name: str | None = None
     value: float | int | bool | None = None
 
     def match(self, value: Value, so_far: Match) -> Iterator[Match]:
@@ -74,11 +74,6 @@ class NumberPattern(Pattern):
         bound = so_far.bind(self.name, known)
         if bound is not None:
             yield bound
-
-
-def number(name: str | None = None, value: float | int | bool | None = None) -> NumberPattern:
-    """A pattern for a constant: any (bound to `name`) or the given one."""
-    return NumberPattern(name, value)
 
 
 def constant_of(value: Value) -> float | int | bool | None:
@@ -143,40 +138,20 @@ def _match_all(
         yield from _match_all(patterns[1:], values[1:], found)
 
 
-@dataclass(frozen=True, eq=False)
-class Maybe(Pattern):
-    """`inner`, possibly under a unary op such as a cast."""
-
-    op_name: str
-    inner: Pattern
-
-    def match(self, value: Value, so_far: Match) -> Iterator[Match]:
-        node = value.node
-        if node is not None and node.op.name == self.op_name:
-            for found in self.inner.match(node.operands[0], so_far):
-                yield found.through(node)
-        yield from self.inner.match(value, so_far)
-
-
-def maybe_cast(inner: Pattern) -> Maybe:
-    """`inner` or a cast of it."""
-    return Maybe("cast", inner)
-
-
-@dataclass(frozen=True, eq=False)
 class OneOf(Pattern):
     """Any of several patterns, tried in order."""
 
-    choices: tuple[Pattern, ...]
+    def __init__(self, *choices: Pattern):
+        self.choices = choices
 
     def match(self, value: Value, so_far: Match) -> Iterator[Match]:
         for choice in self.choices:
             yield from choice.match(value, so_far)
 
 
-def one_of(*choices: Pattern) -> OneOf:
-    """Any of the patterns."""
-    return OneOf(choices)
+def maybe_cast(inner: Pattern) -> OneOf:
+    """`inner` or a cast of it."""
+    return OneOf(pat.cast(inner), inner)
 
 
 class _Patterns:

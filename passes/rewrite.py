@@ -4,7 +4,7 @@ Invariant held here, not by rules: a value computed inside a match is not used o
 rewrite would compute it twice), unless the rule says that its inside may be shared.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +107,7 @@ def map_regions(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
             return None
         return b.node(node.op, operands, {**node.attrs, **new}).results
 
-    return replace_nodes(graph, mapped, frozenset(n.op.name for n in graph.nodes if n.regions))
+    return replace_nodes(graph, mapped, {n.op.name for n in graph.nodes if n.regions})
 
 
 class _Sweep:
@@ -194,7 +194,7 @@ class _Sweep:
 Replace = Callable[[Builder, Node, Sequence[Value]], Sequence[Value] | None]
 
 
-def replace_nodes(graph: Graph, replace: Replace, ops: frozenset[str] | None = None) -> Graph:
+def replace_nodes(graph: Graph, replace: Replace, ops: Collection[str] | None = None) -> Graph:
     """Each node through `replace`: it gets mapped operands, returns results or None to keep it.
 
     With `ops`, only nodes of these ops.

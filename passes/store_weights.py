@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from ..ir.builder import Rebuilder
+from ..ir.builder import Builder
 from ..ir.errors import PassError
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import DType, bf16
 from ..ir.weight_only import hoisted, is_weight_only, weight_only
 from . import findings
 from .manager import Pass
+from .rewrite import replace_nodes
 
 
 @dataclass(frozen=True)
@@ -29,39 +31,29 @@ class StoreWeights(Pass):
                 f"store-weights: {self.dtype} is not a dtype that weights can be rounded to",
                 fix="use bf16, f16 or f32",
             )
-        graph_ = hoisted(graph)
-        places = set(self.places(graph_, weight_only(graph_)))
-        if not places:
-            return graph
-        b = Rebuilder(graph_)
+        known = weight_only(graph)
         stored: dict[Value, Value] = {}
-        users = {node for node, _ in places}
-        for node in graph_.nodes:
-            if node not in users:
-                b.copy(node)
-                continue
-            operands = [
-                self.stored(b, v, stored) if (node, i) in places else b[v]
-                for i, v in enumerate(node.operands)
-            ]
-            new = b.node(node.op, operands, node.attrs, loc=node.loc)
-            b[node.results[0]] = new.results[0]
-        return b.finish()
 
-    def places(self, graph: Graph, known: set[Node]):
-        """(node, operand number) of each weight to store narrow."""
-        for node in graph.nodes:
-            for i, v in enumerate(_large_operands(node)):
-                narrower = v.dtype.is_float and v.dtype.bits > self.dtype.bits
-                if narrower and is_weight_only(graph, v, known) and not _is_stored(v):
-                    yield node, i
+        def is_wide(v: Value) -> bool:
+            wider = v.dtype.is_float and v.dtype.bits > self.dtype.bits
+            return wider and is_weight_only(graph, v, known) and not _is_stored(v)
 
-    def stored(self, b: Rebuilder, value: Value, done: dict[Value, Value]) -> Value:
-        if value not in done:
-            narrow = b.cast(b[value], dtype=self.dtype)
-            done[value] = b.cast(narrow, dtype=value.dtype)
-            findings.current().fire("stored")
-        return done[value]
+        def narrowed(b: Builder, value: Value) -> Value:
+            if value not in stored:
+                stored[value] = b.cast(b.cast(value, dtype=self.dtype), dtype=value.dtype)
+                findings.current().fire("stored")
+            return stored[value]
+
+        def replace(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
+            large = [is_wide(v) for v in _large_operands(node)]
+            if not any(large):
+                return None
+            operands = [narrowed(b, v) if wide else v for v, wide in zip_longest(operands, large)]
+            return b.node(node.op, operands, node.attrs).results
+
+        ready = hoisted(graph, known)
+        after = replace_nodes(ready, replace)
+        return graph if after is ready else after
 
 
 def _large_operands(node: Node) -> Sequence[Value]:

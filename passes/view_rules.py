@@ -30,16 +30,14 @@ def same_shape(b: Builder, x: Value, root: Node):
     return x if x.shape == root.results[0].shape else None
 
 
-@rule(pat.reshape(pat.reshape(x), bind="root"), may_share=True)
-def reshape_twice(b: Builder, x: Value, root: Node):
-    """reshape(reshape(x))  ->  reshape(x)"""
-    return b.reshape(x, shape=root.results[0].shape)
-
-
-@rule(pat.broadcast_to(pat.broadcast_to(x), bind="root"), may_share=True)
-def broadcast_twice(b: Builder, x: Value, root: Node):
-    """broadcast_to(broadcast_to(x))  ->  broadcast_to(x)"""
-    return b.broadcast_to(x, shape=root.results[0].shape)
+@rule(
+    pat.reshape(pat.reshape(x), bind="root"),
+    pat.broadcast_to(pat.broadcast_to(x), bind="root"),
+    may_share=True,
+)
+def shaped_twice(b: Builder, x: Value, root: Node):
+    """reshape(reshape(x))  ->  reshape(x), and for broadcast_to"""
+    return b.node(root.op, [x], root.attrs).result
 
 
 @rule(pat.broadcast_to(x, bind="root"))

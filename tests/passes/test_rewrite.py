@@ -8,7 +8,7 @@ from tilewright.ir.text import print_graph
 from tilewright.ir.types import f32, i64
 from tilewright.ir.verify import verify
 from tilewright.passes.findings import collect
-from tilewright.passes.patterns import Any_, Match, constant_of, maybe_cast, number, one_of, pat
+from tilewright.passes.patterns import Any_, Match, Numeral, OneOf, constant_of, maybe_cast, pat
 from tilewright.passes.rewrite import Decline, remove_dead, replace_nodes, rewrite, rule
 
 x, y = Any_("x"), Any_("y")
@@ -152,15 +152,15 @@ def test_numbers_are_seen_through_views_and_casts():
     assert constant_of(b.iota(length=3)) is None
     p = b.input("p", (3,), i64)
     power = b.mul(p, wide)
-    (match,) = pat.mul(x, number("n")).match(power, Match())
+    (match,) = pat.mul(x, Numeral("n")).match(power, Match())
     assert match.bound == {"x": p, "n": 2}
-    assert not list(pat.mul(x, number(value=3)).match(power, Match()))
+    assert not list(pat.mul(x, Numeral(value=3)).match(power, Match()))
 
 
 def test_optional_casts_and_alternatives():
     b = Builder()
     p = b.input("p", (3,))
-    pattern = pat.exp(maybe_cast(one_of(pat.neg(x), pat.abs(x))))
+    pattern = pat.exp(maybe_cast(OneOf(pat.neg(x), pat.abs(x))))
     for inner in (b.neg(p), b.abs(p)):
         for value in (b.exp(inner), b.exp(b.cast(inner, dtype=f32))):
             assert [m.bound["x"] for m in pattern.match(value, Match())] == [p]
