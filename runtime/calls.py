@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from ..ir.binder import ArgumentSpec, Binder
-from ..ir.dim import Symbol
 from ..ir.dim import symbol as make_symbol
 from ..ir.errors import DimError, ShapeError
 from ..ir.host_functions import Function
@@ -15,38 +14,43 @@ from ..ir.steps import BindSize, Collective, FunctionCall
 from .communicator import Communicator
 
 
-def called(
-    step: FunctionCall,
-    function: Function,
-    arrays: Sequence[np.ndarray],
-    outputs: Sequence[Buffer],
-    program: Program,
-    values: dict[str, int],
-) -> list[np.ndarray]:
-    """What the step's function makes of `arrays`; the sizes that it binds are put into `values`.
+class Returned:
+    """What the function of one step must return: a list of arrays of the declared types."""
 
-    ShapeError for results of another number, dtype or rank than `outputs`; DimError for sizes that
-    differ from those declared.
-    """
-    try:
-        returned = function(*arrays)
-    except Exception as error:
-        error.add_note(f"in {step.function}, called by step {step.name} of {program.name}")
-        raise
-    results = _arrays(step, returned, outputs)
-    specs = [ArgumentSpec(b.name, b.type.shape) for b in outputs]
-    needed = {name: program.symbols[name] for name in (*values, *step.binds)}
-    known = {name: value for name, value in values.items() if name not in step.binds}
-    try:
-        values.update(Binder(specs, needed).bind([a.shape for a in results], known))
-    except DimError as error:
-        raise DimError(
-            f"{step.function} returned sizes that do not fit",
-            where=step.loc or step.name,
-            facts=error.facts,
-            fix="return arrays of the declared shapes",
-        ) from None
-    return results
+    def __init__(self, step: FunctionCall, program: Program):
+        self._step, self._program = step, program.name
+        self._outputs = [program.buffers[name] for name in step.outputs]
+        used = {*step.binds}.union(*(b.type.symbols for b in self._outputs))
+        symbols = {name: program.symbols[name] for name in used}
+        specs = [ArgumentSpec(b.name, b.type.shape) for b in self._outputs]
+        self._binder = Binder(specs, symbols)
+
+    def of(
+        self, function: Function, arrays: Sequence[np.ndarray], values: dict[str, int]
+    ) -> list[np.ndarray]:
+        """What `function` makes of `arrays`; the sizes that it binds are put into `values`.
+
+        ShapeError for results of another number, dtype or rank than declared; DimError for other
+        sizes.
+        """
+        step = self._step
+        try:
+            returned = function(*arrays)
+        except Exception as error:
+            error.add_note(f"in {step.function}, called by step {step.name} of {self._program}")
+            raise
+        results = _arrays(step, returned, self._outputs)
+        known = {name: value for name, value in values.items() if name not in step.binds}
+        try:
+            values.update(self._binder.bind([a.shape for a in results], known))
+        except DimError as error:
+            raise DimError(
+                f"{step.function} returned sizes that do not fit",
+                where=step.loc or step.name,
+                facts=error.facts,
+                fix="return arrays of the declared shapes",
+            ) from None
+        return results
 
 
 def _arrays(step: FunctionCall, returned: Any, outputs: Sequence[Buffer]) -> list[np.ndarray]:
@@ -73,11 +77,16 @@ def _arrays(step: FunctionCall, returned: Any, outputs: Sequence[Buffer]) -> lis
     return results
 
 
-def checked_size(step: BindSize, symbol: Symbol, value: int) -> int:
-    """`value`, which is data, as the value of a symbol. DimError when it is not in its range."""
-    specs = [ArgumentSpec(step.source, (make_symbol(symbol.name),))]
+def size_binder(step: BindSize, program: Program) -> Binder:
+    """What takes the step's integer as the size of an axis, and holds its symbol's range."""
+    spec = ArgumentSpec(step.source, (make_symbol(step.symbol),))
+    return Binder([spec], {step.symbol: program.symbols[step.symbol]})
+
+
+def checked_size(step: BindSize, binder: Binder, value: int) -> int:
+    """`value`, which is data, as the value of the symbol. DimError when it is not in its range."""
     try:
-        return Binder(specs, {symbol.name: symbol}).bind([(value,)])[symbol.name]
+        return binder.bind([(value,)])[step.symbol]
     except DimError as error:
         raise DimError(
             "a size that was computed is outside its declared range",

@@ -18,14 +18,17 @@ from .check_steps import check_order, check_steps
 ROLES = ("input", "output", "weight", "state", "temp", "fault")
 MAX_NAME = 200
 MAX_RANK = 64
+_PASSED = "has passed check_program"
 
 
 def check_program(program: Program) -> None:
     """ArtifactError listing what is missing or contradicts itself.
 
     A program that a compiler made passes; one that was stored, edited or made by hand may not, and
-    would otherwise read memory that is not its own.
+    would otherwise read memory that is not its own. One that has passed is not looked at again.
     """
+    if _PASSED in vars(program):
+        return
     problems = [
         *_symbols(program),
         *_buffers(program),
@@ -41,6 +44,7 @@ def check_program(program: Program) -> None:
             facts=listed([problem[: 3 * MAX_NAME] for problem in problems]),
             fix="build it again",
         )
+    vars(program)[_PASSED] = True  # of this object, which is frozen: as cached properties do
 
 
 def _symbols(program: Program) -> Iterator[str]:

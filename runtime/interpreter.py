@@ -35,7 +35,7 @@ from ..ir.steps import (
 )
 from ..ir.target import get_target
 from .binding import Dims, Launches
-from .calls import called, checked_size, communicated
+from .calls import Returned, checked_size, communicated, size_binder
 from .communicator import Communicator, find_groups
 from .device import Device, Launch, LaunchPlan, Memory, Module, Place
 from .dlpack import CPU, View
@@ -158,22 +158,23 @@ class Interpreter:
             [self._buffer(n) for n in names] for names in (step.inputs, step.outputs)
         )
         dims = self._dims(d for b in inputs for d in b.type.shape)
+        returned = Returned(step, self.program)
         own = isinstance(step, HostCall)  # a user's function may keep or change what it is given
 
         def run(frame: Frame) -> None:
             arrays = [self._host(buffer, dims, frame, copied=own) for buffer in inputs]
-            results = called(step, function, arrays, outputs, self.program, frame.values)
+            results = returned.of(function, arrays, frame.values)
             for buffer, array in zip(outputs, results):
                 self._store(buffer, array, frame)
 
         return self._timed(step, run)
 
     def _bind(self, step: BindSize) -> Run:
-        symbol = self.program.symbols[step.symbol]
+        binder = size_binder(step, self.program)
 
         def run(frame: Frame) -> None:
             number = self._scalar(step.source, np.int64, frame)
-            frame.values[symbol.name] = checked_size(step, symbol, int(number))
+            frame.values[step.symbol] = checked_size(step, binder, int(number))
 
         return self._timed(step, run)
 

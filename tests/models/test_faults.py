@@ -209,3 +209,10 @@ def test_nothing_is_divided_by_a_constant_zero():
     compiled = tilewright.compile(Case(function), (x, none), target="cpu")
     for ours, theirs in zip(compiled(x, none), function(x, none), strict=True):
         assert ours.shape == theirs.shape
+
+
+def test_a_result_without_elements_looks_nothing_up():
+    function = lambda x, i: x[i]  # noqa: E731
+    x, i = torch.zeros(3, 0), torch.tensor([5, -7])
+    assert tilewright.compile(Case(function), (x, i), target="cpu")(x, i).shape == (2, 0)
+    assert function(x, i).shape == (2, 0)

@@ -156,3 +156,13 @@ def test_what_we_build_passes(variant, target, monkeypatch):
     for t, seqs in ((1, 1), (3, 1), (17, 5), (64, 64), (300, 2), (8192, 9)):
         values = {"t": t, "seqs": seqs, "rows": seqs, "pages": 700, "width": 37}
         sizes.bind({name: values[name] for name in program.symbols})
+
+
+def test_a_program_that_has_passed_is_not_looked_at_again(monkeypatch):
+    program = chain()
+    check_program(program)
+    damage = lambda _: iter(["damaged"])  # noqa: E731
+    monkeypatch.setattr("tilewright.runtime.check_program.check_steps", damage)
+    check_program(program)
+    with pytest.raises(ArtifactError, match="damaged"):
+        check_program(replace(program))  # another one, though it is equal
