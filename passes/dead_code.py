@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..ir.graph import Graph
 from . import findings
 from .manager import Pass
-from .rewrite import remove_dead
+from .rewrite import drop_unread_weights, remove_dead
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,10 @@ class DeadCode(Pass):
 
     def run(self, graph: Graph) -> Graph:
         after = remove_dead(graph)
-        gone = len(graph.nodes) - len(after.nodes)
-        if gone:
+        if gone := len(graph.nodes) - len(after.nodes):
             findings.current().fired["dead node"] += gone
-        if not self.weights:
-            return after
-        read = {v for node in after.nodes for v in node.operands} | after.results
-        kept = tuple(w for w in after.weights if w in read)
-        if len(kept) == len(after.weights):
-            return after
-        findings.current().fired["unread weight"] += len(after.weights) - len(kept)
-        return after.replace(weights=kept)
+        if self.weights:
+            after = drop_unread_weights(after)
+        if gone := len(graph.weights) - len(after.weights):
+            findings.current().fired["unread weight"] += gone
+        return after

@@ -9,7 +9,7 @@ from ..ir.builder import Builder
 from ..ir.errors import DivisionByZero
 from ..ir.faults import located
 from ..ir.graph import Graph, Node, Value
-from ..ir.scalar import evaluate_scalar, parse_scalar
+from ..ir.scalar import evaluate_scalar
 from . import findings
 from .manager import Pass
 from .rewrite import replace_nodes
@@ -27,7 +27,7 @@ class FoldConstants(Pass):
 
 def _fold(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
     """op(full, full)  ->  full, for elementwise ops"""
-    if node.op.scalar is None or node.op.name == "cast":
+    if node.op.tree is None or node.op.name == "cast":
         return None  # casts of constants are canonicalize's
     makers = [v.node for v in operands if v.node is not None and v.node.op.name == "full"]
     if len(makers) != len(operands):
@@ -37,10 +37,9 @@ def _fold(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] 
         np.asarray(m.attrs["value"], np.float64 if v.dtype.is_float else v.dtype.numpy)
         for m, v in zip(makers, operands)
     ]
-    tree = parse_scalar(node.op.scalar, node.op.operands, tuple(node.op.attrs))
     with np.errstate(all="ignore"):
         try:
-            value = evaluate_scalar(tree, dict(zip(node.op.operands, arrays)), node.attrs)
+            value = evaluate_scalar(node.op.tree, dict(zip(node.op.operands, arrays)), node.attrs)
         except DivisionByZero as error:
             raise located(error, node.loc) from None
     type = node.results[0].type

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from math import isfinite
 
-from ..ir.builder import Builder
+from ..ir.builder import Builder, Rebuilder
 from ..ir.dim import Dim
 from ..ir.errors import ShapeError
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape, bool_
 from . import findings
-from .attention_form import Written, divisor_of, read_attention
+from .attention_form import MaskStep, Written, divisor_of, read_attention
 from .manager import Pass
 from .masks import read_mask
 from .patterns import constant_of
@@ -24,58 +25,44 @@ class FuseAttention(Pass):
     name = "fuse-attention"
 
     def run(self, graph: Graph) -> Graph:
-        graph = replace_nodes(graph, _WrittenOut(graph), ("matmul",))
-        graph = replace_nodes(graph, _Simplify(graph), ("attention",))
-        return replace_nodes(graph, _Masks(graph), ("attention",))
+        graph = replace_nodes(graph, partial(_written_out, graph), ("matmul",))
+        graph = replace_nodes(graph, _simplified, ("attention",))
+        return replace_nodes(graph, partial(_without_mask, graph), ("attention",))
 
 
-class _WrittenOut:
+def _written_out(
+    graph: Graph, b: Rebuilder, node: Node, operands: Sequence[Value]
+) -> Sequence[Value] | None:
     """softmax(mask(cap(scale * q k^T))) v  ->  attention(q, k, v, mask)"""
-
-    def __init__(self, graph: Graph):
-        self.graph = graph
-
-    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        if self.reads(node) is None:
-            return None
-        # the same again in the new graph, whose values the result is made of
-        mark = len(b.nodes)
-        copy = b.node(node.op, operands, node.attrs)
-        found = read_attention(copy)
-        if not isinstance(found, Written):
-            return None  # another match changed what it is made of
+    found = read_attention(node)
+    if found is None:
+        return None
+    problem = found if isinstance(found, str) else _used_outside(graph, found, node)
+    if isinstance(found, Written) and problem is None:
         try:
-            result = _build(b, self.graph, found)
+            result = _build(b, graph, found)
         except ShapeError as error:
-            findings.current().decline("written_out", error.what)
-            return None
-        del b.nodes[mark]  # the copy
-        wanted = node.results[0].type
-        if result.shape != wanted.shape:
-            result = b.reshape(result, shape=wanted.shape)
-        findings.current().fire("written_out")
-        return [result]
-
-    def reads(self, node: Node) -> Written | None:
-        """The attention that ends in `node`, if nothing inside is read outside."""
-        found = read_attention(node)
-        if found is None:
-            return None
-        if isinstance(found, str):
-            findings.current().decline("written_out", found)
-            return None
-        inside = {*found.inside, node}
-        for inner in found.inside:
-            result = inner.results[0]
-            if result in self.graph.results or not inside.issuperset(self.graph.uses[result]):
-                reason = f"the result of {inner.op.name} inside is also used outside"
-                findings.current().decline("written_out", reason)
-                return None
-        return found
+            problem = error.what
+    if problem is not None:
+        findings.current().decline("written_out", problem)
+        return None
+    findings.current().fire("written_out")
+    wanted = node.results[0].type.shape
+    return [result if result.shape == wanted else b.reshape(result, shape=wanted)]
 
 
-def _build(b: Builder, graph: Graph, found: Written) -> Value:
-    q, k, v = found.q, found.k, found.v
+def _used_outside(graph: Graph, found: Written, node: Node) -> str | None:
+    """What of the inside of the attention that ends in `node` is read elsewhere."""
+    inside = {*found.inside, node}
+    for inner in found.inside:
+        result = inner.results[0]
+        if result in graph.results or not inside.issuperset(graph.uses[result]):
+            return f"the result of {inner.op.name} inside is also used outside"
+    return None
+
+
+def _build(b: Rebuilder, graph: Graph, found: Written) -> Value:
+    q, k, v = b[found.q], b[found.k], b[found.v]
     if not found.is_transposed:
         rank = k.type.rank
         k = b.transpose(k, perm=(*range(rank - 2), rank - 1, rank - 2))
@@ -133,70 +120,47 @@ def _with_batch(b: Builder, x: Value, batch: Shape) -> Value:
     return b.broadcast_to(x, shape=shape)
 
 
-def _joined_mask(b: Builder, found: Written, q: Value) -> Value | None:
+def _joined_mask(b: Rebuilder, found: Written, q: Value) -> Value | None:
     """All masks as one: bool when each is and nothing but -inf was filled in, else added."""
     if not found.masks:
         return None
     if all(m.kind != "add" and m.fill == float("-inf") for m in found.masks):
-        conditions = [b.not_(m.mask) if m.kind == "drop" else m.mask for m in found.masks]
-        mask = conditions[0]
-        for other in conditions[1:]:
-            mask = b.and_(mask, other)
-        return mask
+        return reduce(
+            b.and_, (b.not_(b[m.mask]) if m.kind == "drop" else b[m.mask] for m in found.masks)
+        )
     zero = b.constant(0.0, q.dtype)
-    mask = None
-    for m in found.masks:
+
+    def term(m: MaskStep) -> Value:
+        mask = b[m.mask]
+        if m.kind == "add":
+            return mask if mask.dtype == q.dtype else b.cast(mask, dtype=q.dtype)
         low = b.constant(m.fill, q.dtype)
-        term = m.mask
-        if m.kind == "keep":
-            term = b.where(m.mask, zero, low)
-        elif m.kind == "drop":
-            term = b.where(m.mask, low, zero)
-        elif term.dtype != q.dtype:
-            term = b.cast(term, dtype=q.dtype)
-        mask = term if mask is None else b.add(mask, term)
-    return mask
+        return b.where(mask, zero, low) if m.kind == "keep" else b.where(mask, low, zero)
+
+    return reduce(b.add, map(term, found.masks))
 
 
-class _Simplify:
+def _simplified(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
     """Operands of attention: repeated KV heads and factors of q and k go into the op."""
-
-    def __init__(self, graph: Graph):
-        self.graph = graph
-
-    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        q, k, v, *mask = operands
-        attrs = dict(node.attrs)
-        before = (q, k, v)
-        k, v = self.unrepeated(k, v)
-        q, factor = self.unscaled(q)
-        if factor != 1:
-            attrs["scale"] *= factor
-        k, factor = self.unscaled(k)
-        if factor != 1:
-            attrs["scale"] *= factor
-        if (q, k, v) == before:
-            return None
-        return b.node(node.op, [q, k, v, *mask], attrs).results
-
-    def unrepeated(self, k: Value, v: Value) -> tuple[Value, Value]:
-        """k and v with each head repeated in place  ->  k and v"""
-        keys, values = _unrepeated(k), _unrepeated(v)
-        if keys is None or values is None or keys.shape[-3] != values.shape[-3]:
-            return k, v
+    q, k, v, *mask = operands
+    keys, values = _unrepeated(k), _unrepeated(v)
+    if keys is not None and values is not None and keys.shape[-3] == values.shape[-3]:
         findings.current().fire("repeated_heads")
-        return keys, values
+        k, v = keys, values
+    (q, by_q), (k, by_k) = _unscaled(q), _unscaled(k)
+    if (q, k, v) == tuple(operands[:3]):
+        return None
+    attrs = {**node.attrs, "scale": node.attrs["scale"] * by_q * by_k}
+    return b.node(node.op, [q, k, v, *mask], attrs).results
 
-    def unscaled(self, x: Value) -> tuple[Value, float]:
-        """x * c  ->  x, c; for a plain number c"""
-        node = x.node
-        if node is None or node.op.name not in ("mul", "div"):
-            return x, 1.0
-        found = divisor_of(node)
-        if found is None or found[0].type != x.type:
-            return x, 1.0
-        findings.current().fire("scaled_operand")
-        return found[0], 1 / found[1]
+
+def _unscaled(x: Value) -> tuple[Value, float]:
+    """x * c  ->  x, c; for a plain number c"""
+    found = None if x.node is None else divisor_of(x.node)
+    if found is None or found[0].type != x.type:
+        return x, 1.0
+    findings.current().fire("scaled_operand")
+    return found[0], 1 / found[1]
 
 
 def _unrepeated(x: Value) -> Value | None:
@@ -222,33 +186,27 @@ def _unrepeated(x: Value) -> Value | None:
     return None
 
 
-class _Masks:
+def _without_mask(
+    graph: Graph, b: Builder, node: Node, operands: Sequence[Value]
+) -> Sequence[Value] | None:
     """attention(q, k, v, mask) whose mask says causal, or causal with a window  ->  attributes"""
-
-    def __init__(self, graph: Graph):
-        self.graph = graph
-
-    def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        if len(operands) < 4:
-            return None
-        q, k, v, mask = operands
-        reading = read_mask(self.graph, mask, q.shape[-2], k.shape[-2])
-        if mask in reading.rest:
-            findings.current().decline("mask", "no part of the mask reads as causal or a window")
-            return None
-        if reading.rest and reading.is_finite:
-            reason = "another mask may hide every key, and then the number filled in matters"
-            findings.current().decline("mask", reason)
-            return None
-        attrs = dict(node.attrs)
-        attrs["is_causal"] = attrs["is_causal"] or reading.is_causal
-        windows = [w for w in (attrs["window"], reading.window) if w is not None]
-        attrs["window"] = min(windows) if windows else None
-        findings.current().fire("mask")
-        if not reading.rest:
-            return b.node(node.op, [q, k, v], attrs).results
-        findings.current().decline("mask", f"{len(reading.rest)} parts of the mask stay")
-        rest = reading.rest[0]
-        for other in reading.rest[1:]:
-            rest = b.and_(rest, other) if rest.dtype is bool_ else b.add(rest, other)
-        return b.node(node.op, [q, k, v, rest], attrs).results
+    if len(operands) < 4:
+        return None
+    q, k, v, mask = operands
+    reading = read_mask(graph, mask, q.shape[-2], k.shape[-2])
+    if mask in reading.rest:
+        findings.current().decline("mask", "no part of the mask reads as causal or a window")
+        return None
+    if reading.rest and reading.is_finite:
+        reason = "another mask may hide every key, and then the number filled in matters"
+        findings.current().decline("mask", reason)
+        return None
+    windows = [w for w in (node.attrs["window"], reading.window) if w is not None]
+    is_causal = node.attrs["is_causal"] or reading.is_causal
+    attrs = {**node.attrs, "is_causal": is_causal, "window": min(windows, default=None)}
+    findings.current().fire("mask")
+    if not reading.rest:
+        return b.node(node.op, [q, k, v], attrs).results
+    findings.current().decline("mask", f"{len(reading.rest)} parts of the mask stay")
+    rest = reduce(b.and_ if mask.dtype is bool_ else b.add, reading.rest)
+    return b.node(node.op, [q, k, v, rest], attrs).results

@@ -53,7 +53,8 @@ class Reading:
 def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
     """Read a mask of [..., queries, keys]. Recognizes nothing in one it does not understand."""
     reader = _Reader(graph, queries, keys)
-    is_causal, window, rest = False, None, []
+    is_causal, rest = False, []
+    widths: list[int] = []
     for part in _conjuncts(mask):
         conditions = reader.conditions_of(part, _last_axes(part))
         meanings = None if conditions is None else [reader.meaning(c) for c in conditions]
@@ -61,11 +62,10 @@ def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
             rest.append(part)
             continue
         is_causal = is_causal or "causal" in meanings
-        widths = [m for m in meanings if isinstance(m, int)]
-        window = min([*widths, *([] if window is None else [window])], default=None)
-    if window is not None and not is_causal:
+        widths += [m for m in meanings if isinstance(m, int)]
+    if widths and not is_causal:
         return Reading(False, None, (mask,))  # a window alone bounds one side only: keep the mask
-    return Reading(is_causal, window, tuple(rest), reader.is_finite)
+    return Reading(is_causal, min(widths, default=None), tuple(rest), reader.is_finite)
 
 
 def _conjuncts(mask: Value) -> list[Value]:
@@ -97,45 +97,31 @@ class _Reader:
         """The conditions under which a key is seen, None when they cannot be read."""
         if any(d != 1 for d in part.shape[:-2]):
             return None  # it differs from head to head or from sequence to sequence
-        if part.dtype.is_float:
-            return self.float_conditions(part, index)
-        return self.bool_conditions(part, index)
+        return (self.added if part.dtype.is_float else self.holding)(part, index)
 
-    def bool_conditions(self, value: Value, index: Index) -> Conditions | None:
-        known = constant_of(value)
+    def holding(self, value: Value, index: Index, wanted: bool = True) -> Conditions | None:
+        """The conditions under which a bool is `wanted`; of several only one form may say it."""
+        known, node = constant_of(value), value.node
         if known is not None:
-            return (Known(bool(known)),)
-        node = value.node
+            return (Known(bool(known) == wanted),)
         if node is None:
             return None
         inner = self.through(node, index)
         if inner is not None:
-            return self.bool_conditions(*inner)
-        if node.op.name == "not":
-            return self.negation(node.operands[0], index)
-        if node.op.name == "and":
-            parts = [self.bool_conditions(v, broadcast_index(index, v.type)) for v in node.operands]
-            return _all_of(parts)
-        if node.op.name in ("le", "lt", "ge", "gt"):
-            left, right = (self.integer(v, broadcast_index(index, v.type)) for v in node.operands)
-            if left is None or right is None:
-                return None
-            return (_compared(node.op.name, left, right),)
+            return self.holding(*inner, wanted)
+        name, at = node.op.name, [(v, broadcast_index(index, v.type)) for v in node.operands]
+        if name == "not":
+            return self.holding(*at[0], not wanted)
+        if name == ("and" if wanted else "or"):  # not (a or b)  is  not a and not b
+            parts = [self.holding(*operand, wanted) for operand in at]
+            return None if None in parts else tuple(c for part in parts for c in part or ())
+        if name in ("le", "lt", "ge", "gt"):
+            left, right = (self.integer(*operand) for operand in at)
+            if left is not None and right is not None:
+                return (_compared(name, left, right, wanted),)
         return None
 
-    def negation(self, value: Value, index: Index) -> Conditions | None:
-        """not (a or b)  is  not a and not b"""
-        node = value.node
-        if node is not None and node.op.name == "or":
-            return _all_of(
-                [self.negation(v, broadcast_index(index, v.type)) for v in node.operands]
-            )
-        inner = None if node is None else self.through(node, index)
-        if inner is not None:
-            return self.negation(*inner)
-        return _negated(self.bool_conditions(value, index))
-
-    def float_conditions(self, value: Value, index: Index) -> Conditions | None:
+    def added(self, value: Value, index: Index) -> Conditions | None:
         """where(c, 0, -inf)  ->  c, and the other way round"""
         if constant_of(value) == 0:
             return (Known(True),)
@@ -144,16 +130,16 @@ class _Reader:
             return None
         inner = self.through(node, index)
         if inner is not None:
-            return self.float_conditions(*inner)
+            return self.added(*inner)
         if node.op.name == "cast" and node.operands[0].dtype.is_float:
-            return self.float_conditions(node.operands[0], index)
+            return self.added(node.operands[0], index)
         if node.op.name != "where":
             return None
-        condition, seen, unseen = node.operands
-        if constant_of(seen) == 0 and self.is_large_negative(unseen):
-            return self.bool_conditions(condition, broadcast_index(index, condition.type))
-        if constant_of(unseen) == 0 and self.is_large_negative(seen):
-            return self.negation(condition, broadcast_index(index, condition.type))
+        condition, then, other = node.operands
+        at = broadcast_index(index, condition.type)
+        for wanted, seen, unseen in ((True, then, other), (False, other, then)):
+            if constant_of(seen) == 0 and self.is_large_negative(unseen):
+                return self.holding(condition, at, wanted)
         return None
 
     def is_large_negative(self, value: Value) -> bool:
@@ -246,32 +232,11 @@ def _integer_of(tree: Scalar, operands: Mapping[str, Dim | None]) -> Dim | None:
     return {"add": left + right, "sub": left - right, "mul": left * right}[tree.fn]
 
 
-def _compared(name: str, left: Dim, right: Dim) -> Condition:
-    match name:
-        case "le":
-            difference = left - right
-        case "lt":
-            difference = left - right + 1
-        case "ge":
-            difference = right - left
-        case _:
-            difference = right - left + 1
+def _compared(name: str, left: Dim, right: Dim, wanted: bool) -> Condition:
+    """What left <= right, and so on, says of a difference; what it says where it is not so."""
+    difference = left - right if name in ("le", "lt") else right - left
+    if name in ("lt", "gt"):
+        difference += 1
     if isinstance(difference, int):
-        return Known(difference <= 0)
-    return AtMost(difference)
-
-
-def _all_of(parts: list[Conditions | None]) -> Conditions | None:
-    if any(p is None for p in parts):
-        return None
-    return tuple(c for p in parts if p is not None for c in p)
-
-
-def _negated(conditions: Conditions | None) -> Conditions | None:
-    """not (d <= 0)  is  d >= 1  is  1 - d <= 0; of several conditions only `or` could say it"""
-    if conditions is None or len(conditions) != 1:
-        return None
-    (condition,) = conditions
-    if isinstance(condition, Known):
-        return (Known(not condition.value),)
-    return (AtMost(1 - condition.difference),)
+        return Known((difference <= 0) == wanted)
+    return AtMost(difference if wanted else 1 - difference)  # not d <= 0  is  1 - d <= 0

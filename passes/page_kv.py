@@ -1,5 +1,6 @@
 """Turn a dense causal language model into one over a paged cache and any mix of sequences."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..ir.builder import Rebuilder
@@ -28,39 +29,6 @@ NEW_SYMBOLS = (NUM_PAGES, NUM_SEQS, WIDTH)
 
 
 @dataclass(frozen=True)
-class LayerPlan:
-    """One attention node and the pool it gets."""
-
-    node: Node
-    kv: LayerKV
-
-
-@dataclass(frozen=True)
-class PagingPlan:
-    """What `apply` is to do; prints a line for each kind of layer."""
-
-    facts: TokenFacts
-    layout: KVLayout
-    layers: tuple[LayerPlan, ...]
-
-    def __str__(self) -> str:
-        kinds: dict[str, list[str]] = {}
-        for layer in self.layers:
-            kv = layer.kv
-            window = f", window {kv.window}" if kv.window is not None else ""
-            kind = f"{kv.k.num_heads} heads, {_text(kv.k)}"
-            if _text(kv.v) != _text(kv.k):
-                kind += f", values {_text(kv.v)}"
-            kinds.setdefault(kind + window, []).append(f"{kv.k.state} {kv.v.state}")
-        return "\n".join(
-            [
-                f"pages of {self.layout.page_size} tokens, {self.layout.page_bytes} bytes each",
-                *(f"{kind}: {', '.join(states)}" for kind, states in kinds.items()),
-            ]
-        )
-
-
-@dataclass(frozen=True)
 class PageKv(Pass):
     """Sequences share one program and one pool of pages; no model is written for the engine.
 
@@ -78,21 +46,22 @@ class PageKv(Pass):
     def outcome(self, graph: Graph) -> Outcome:
         facts = analyse(graph)
         facts.require(graph.name)
-        plan = decide(graph, facts, self.page_size, self.kv_dtype)
-        for line in str(plan).splitlines():
+        layers = decide(graph, facts, self.kv_dtype)
+        layout = KVLayout(self.page_size, tuple(layers.values()))
+        for line in described(layout):
             findings.current().note(line)
-        after = apply(graph, plan, self.max_seqs)
+        after = apply(graph, facts, layers, layout, self.max_seqs)
         tokens = after.symbols[facts.symbol]
         hi = tokens.hi if self.max_tokens is None else self.max_tokens
         hint = tokens.hint if self.hint_tokens is None else self.hint_tokens
         narrowed = replace(tokens, lo=1, hi=hi, hint=hint)
         after = after.replace(symbols={**after.symbols, facts.symbol: narrowed})
-        return Outcome(after, kv=plan.layout)
+        return Outcome(after, kv=layout)
 
 
-def decide(graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | None) -> PagingPlan:
-    """A pool for every attention over tokens. UnsupportedModel lists what has no paged form."""
-    layers: list[LayerPlan] = []
+def decide(graph: Graph, facts: TokenFacts, kv_dtype: DType | None) -> dict[Node, LayerKV]:
+    """Pools for every attention over tokens. UnsupportedModel lists what has no paged form."""
+    layers: dict[Node, LayerKV] = {}
     problems: list[str] = []
     found = [n for n in graph.nodes if n.op.name == "attention"]
     for number, node in enumerate(found):
@@ -107,14 +76,14 @@ def decide(graph: Graph, facts: TokenFacts, page_size: int, kv_dtype: DType | No
             _pool(f"{name}_{len(layers)}", value, kv_dtype)
             for name, value in zip("kv", node.operands[1:3])
         )
-        layers.append(LayerPlan(node, LayerKV(k, v, node.attrs["window"])))
+        layers[node] = LayerKV(k, v, node.attrs["window"])
     if problems:
         raise UnsupportedModel(
             "some attention has no paged form",
             facts=first_of(problems),
             fix="compile the model as a plain module: tilewright.compile(module)",
         )
-    return PagingPlan(facts, KVLayout(page_size, tuple(p.kv for p in layers)), tuple(layers))
+    return layers
 
 
 def _unpaged(node: Node) -> str | None:
@@ -135,17 +104,32 @@ def _pool(state: str, x: Value, dtype: DType | None) -> Pool:
     return Pool(state, heads, size, dtype or x.dtype)
 
 
-def _text(pool: Pool) -> str:
-    return f"{pool.head_dim} wide, {pool.dtype}"
+def described(layout: KVLayout) -> list[str]:
+    """The layout in words, a line for each kind of layer."""
+    kinds: dict[str, list[str]] = {}
+    for kv in layout.layers:
+        keys, values = (f"{pool.head_dim} wide, {pool.dtype}" for pool in (kv.k, kv.v))
+        kind = f"{kv.k.num_heads} heads, {keys}"
+        kind += f", values {values}" if values != keys else ""
+        kind += f", window {kv.window}" if kv.window is not None else ""
+        kinds.setdefault(kind, []).append(f"{kv.k.state} {kv.v.state}")
+    pages = f"pages of {layout.page_size} tokens, {layout.page_bytes} bytes each"
+    return [pages, *(f"{kind}: {', '.join(states)}" for kind, states in kinds.items())]
 
 
-def apply(graph: Graph, plan: PagingPlan, max_seqs: int | None = None) -> Graph:
+def apply(
+    graph: Graph,
+    facts: TokenFacts,
+    layers: Mapping[Node, LayerKV],
+    layout: KVLayout,
+    max_seqs: int | None = None,
+) -> Graph:
     """The paged graph: metadata inputs, two pools a layer, positions instead of token numbers."""
     taken = [n for n in NEW_SYMBOLS if n in graph.symbols]
     if taken:
         raise PassError(f"page-kv: the graph already has symbols {taken}; is it paged already?")
     b = Rebuilder(graph)
-    t = symbol(plan.facts.symbol)
+    t = symbol(facts.symbol)
     pages = b.dim(NUM_PAGES, hint=64)
     seqs = b.dim(NUM_SEQS, 1, max_seqs, hint=1)
     width = b.dim(WIDTH, hint=8)
@@ -153,12 +137,11 @@ def apply(graph: Graph, plan: PagingPlan, max_seqs: int | None = None) -> Graph:
     table = b.input(PAGE_TABLE, (seqs, width), i32)
     starts = b.input(QUERY_STARTS, (seqs + 1,), i32)
     lens = b.input(CONTEXT_LENS, (seqs,), i32)
-    layers = {layer.node: layer.kv for layer in plan.layers}
     pools = {
-        pool: b.state(pool.state, pool.type(pages, plan.layout.page_size).shape, pool.dtype)
-        for pool in plan.layout.pools
+        pool: b.state(pool.state, pool.type(pages, layout.page_size).shape, pool.dtype)
+        for pool in layout.pools
     }
-    positions = set(plan.facts.positions)
+    positions = set(facts.positions)
     for node in graph.nodes:
         with b.at(node.loc):
             if node in layers:

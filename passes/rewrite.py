@@ -98,6 +98,13 @@ def remove_dead(graph: Graph) -> Graph:
     return graph.replace(nodes=tuple(reversed(kept)))
 
 
+def drop_unread_weights(graph: Graph) -> Graph:
+    """`graph` without weights that no node takes and that are no result; the same if none."""
+    read = {v for node in graph.nodes for v in node.operands} | graph.results
+    kept = tuple(w for w in graph.weights if w in read)
+    return graph if len(kept) == len(graph.weights) else graph.replace(weights=kept)
+
+
 def map_regions(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
     """`graph` with `function` applied to each sub-graph; the same object if none changed."""
 
@@ -191,7 +198,7 @@ class _Sweep:
         return {k: b[v] if isinstance(v, Value) else v for k, v in match.bound.items()}
 
 
-Replace = Callable[[Builder, Node, Sequence[Value]], Sequence[Value] | None]
+Replace = Callable[[Rebuilder, Node, Sequence[Value]], Sequence[Value] | None]
 
 
 def replace_nodes(graph: Graph, replace: Replace, ops: Collection[str] | None = None) -> Graph:

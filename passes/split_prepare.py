@@ -1,6 +1,8 @@
 """Move what depends on weights only into a graph of its own, run once when a program is built."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ..ir.builder import Rebuilder
 from ..ir.dim import evaluate as evaluate_dim
@@ -8,7 +10,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.weight_only import decoding, is_view_of_weight, weight_only
 from . import findings
 from .manager import Outcome, Pass
-from .rewrite import remove_dead
+from .rewrite import drop_unread_weights, remove_dead
 
 MAX_EXPANDED = 1 << 20  # elements; a larger broadcast is repeated when read, not stored
 
@@ -37,9 +39,7 @@ class SplitPrepare(Pass):
         for node in graph.nodes:
             if node in stays:
                 b.copy(node)
-        after = remove_dead(b.finish())
-        read = {v for node in after.nodes for v in node.operands} | after.results
-        after = after.replace(weights=tuple(w for w in after.weights if w in read))
+        after = drop_unread_weights(remove_dead(b.finish()))
         made = {b[v]: v for v in frontier}
         findings.current().fired["prepared weight"] += len(frontier)
         prepare = prepare_graph(graph, tuple(made.get(w, w) for w in after.weights))
@@ -115,15 +115,8 @@ def _frontier(graph: Graph, made: set[Node], stays: set[Node]) -> list[Value]:
 
 def prepare_graph(graph: Graph, outputs: tuple[Value, ...]) -> Graph:
     """The graph that computes `outputs` from the original weights."""
-    needed = set(outputs)
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if any(r in needed for r in node.results):
-            needed.update(node.operands)
-            kept.append(node)
-    weights = tuple(w for w in graph.weights if w in needed)
-    nodes = tuple(reversed(kept))
-    return Graph(f"{graph.name}.prepare", {}, (), weights, (), nodes, outputs)
+    whole = Graph(f"{graph.name}.prepare", {}, (), graph.weights, (), graph.nodes, outputs)
+    return drop_unread_weights(remove_dead(whole))
 
 
 def _names(graph: Graph, frontier: list[Value]) -> dict[Value, str]:
@@ -155,12 +148,12 @@ def _joined(names: list[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     parts = [n.split(".") for n in names]
-    head = 0
-    while all(len(p) > head + 1 and p[head] == parts[0][head] for p in parts):
-        head += 1
-    tail = 0
-    while all(len(p) > head + tail + 1 and p[-1 - tail] == parts[0][-1 - tail] for p in parts):
-        tail += 1
-    middles = [".".join(p[head : len(p) - tail]) for p in parts]
-    ends = parts[0][len(parts[0]) - tail :] if tail else []
-    return ".".join([*parts[0][:head], "{" + ",".join(middles) + "}", *ends])
+    head = _shared(p[:-1] for p in parts)
+    tail = _shared(p[: len(head) : -1] for p in parts)[::-1]
+    middles = [".".join(p[len(head) : len(p) - len(tail)]) for p in parts]
+    return ".".join([*head, "{" + ",".join(middles) + "}", *tail])
+
+
+def _shared(lists: Iterable[list[str]]) -> list[str]:
+    """What all begin with."""
+    return [words[0] for words in takewhile(lambda words: len({*words}) == 1, zip(*lists))]
