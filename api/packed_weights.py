@@ -5,10 +5,11 @@ from collections.abc import Callable
 import numpy as np
 
 from ..ir.evaluate import evaluate
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Value
 from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.program import Buffer, Program
 from ..passes import PassResult
+from ..passes.rewrite import remove_dead
 
 
 def packed_weights(
@@ -27,7 +28,7 @@ def packed_weights(
         if result.prepare is None:
             array = load(buffer.name)
         else:
-            graph = _only(result.prepare, sources[buffer.name])
+            graph = remove_dead(result.prepare.replace(outputs=(sources[buffer.name],)))
             (array,), _ = evaluate(graph, {}, load, precision=None)
         dtype = buffer.type.dtype
         return buffer.encoding.pack(array.astype(dtype.numpy, copy=False), dtype)
@@ -38,15 +39,3 @@ def packed_weights(
             for b in program.weights
         }
     )
-
-
-def _only(graph: Graph, output: Value) -> Graph:
-    """The part of `graph` that one output depends on."""
-    needed: set[Node] = set()
-    stack = [output]
-    while stack:
-        node = stack.pop().node
-        if node is not None and node not in needed:
-            needed.add(node)
-            stack.extend(node.operands)
-    return graph.replace(nodes=tuple(n for n in graph.nodes if n in needed), outputs=(output,))
