@@ -1,6 +1,7 @@
 """The cache of compiled models: one artifact a key, the key being all that decides its content."""
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -174,11 +175,11 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
+def prune(max_bytes: int = MAX_BYTES, *, least: int = 1) -> list[Path]:
     """Forget the artifacts used longest ago until the rest fits. -> those that went.
 
-    The newest always stays: a model larger than the limit is kept until the next one comes. What a
-    process that was killed left unfinished goes after a day.
+    `least` stay: a new model larger than the limit is kept until the next one comes. What a process
+    that was killed left unfinished goes after a day.
     """
     folder = cache_dir() / ARTIFACTS
     found = {path: age_and_size(path) for path in folder.iterdir()} if folder.is_dir() else {}
@@ -187,15 +188,11 @@ def prune(max_bytes: int = MAX_BYTES) -> list[Path]:
             found.pop(path)
             if time.time() - used > 86400:
                 remove(path)
-    kept = sorted(found, key=lambda path: found[path][0])
-    sizes = [found[path][1] for path in kept]
-    total, gone = sum(sizes), []
-    for path, size in list(zip(kept, sizes))[:-1]:
-        if total <= max_bytes:
-            break
+    newest = sorted(found, key=lambda path: found[path][0], reverse=True)
+    totals = itertools.accumulate(found[path][1] for path in newest)
+    gone = [path for path, total in list(zip(newest, totals))[least:] if total > max_bytes]
+    for path in gone:
         remove(path)
-        gone.append(path)
-        total -= size
     return gone
 
 
@@ -209,7 +206,12 @@ def entries() -> list[Path]:
 def age_and_size(path: Path) -> tuple[float, int]:
     """When an entry was last used, and its bytes; none of one that somebody removes meanwhile."""
     try:
-        files = [f.stat() for f in path.rglob("*") if f.is_file()]
-        return path.stat().st_mtime, sum(stat.st_size for stat in files)
+        return path.stat().st_mtime, files_and_bytes(path)[1]
     except FileNotFoundError:
         return 0.0, 0
+
+
+def files_and_bytes(folder: Path) -> tuple[int, int]:
+    """How many files lie below a folder, and their bytes; none where it is not there."""
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    return len(sizes), sum(sizes)

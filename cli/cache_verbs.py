@@ -1,11 +1,13 @@
 """`tilewright list` and `tilewright prune`: what is in the cache of compiled models."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..api import cache
+from ..ir.errors import ArtifactError, OptionError
 from . import options
 from .console import human_bytes, print_json
 
@@ -37,9 +39,14 @@ def prune_cache(
     """Remove compiled models from the cache: those named, or until the rest is small enough."""
     if bool(keys) == (max_bytes is not None):
         raise typer.BadParameter("give keys, or --max-bytes", param_hint="KEYS")
-    chosen = _named(keys or []) if keys else _beyond(max_bytes or 0)
-    for row in chosen:
-        cache.remove(cache.path_of(row["key"]))
+    rows = entries()
+    if keys:
+        chosen = _named(keys, rows)
+        for row in chosen:
+            cache.remove(Path(row["path"]))
+    else:
+        gone = set(map(str, cache.prune(max_bytes or 0, least=0)))
+        chosen = [row for row in rows if row["path"] in gone]
     if as_json:
         print_json({"removed": chosen})
     else:
@@ -48,8 +55,7 @@ def prune_cache(
 
 def entries() -> list[dict]:
     """One item a compiled model: key, model, dtype, target, bytes, when it was used (seconds)."""
-    from ..ir.errors import ArtifactError
-    from ..runtime.artifact import read_facts
+    from ..runtime.artifact import read_facts  # loads NumPy, which help texts do without
 
     rows = []
     for path in cache.entries():
@@ -73,10 +79,7 @@ def entries() -> list[dict]:
     return sorted(rows, key=lambda row: -row["used"])
 
 
-def _named(keys: list[str]) -> list[dict]:
-    from ..ir.errors import OptionError
-
-    rows = entries()
+def _named(keys: list[str], rows: list[dict]) -> list[dict]:
     unknown = [key for key in keys if sum(row["key"].startswith(key) for row in rows) != 1]
     if unknown:
         raise OptionError(
@@ -85,13 +88,3 @@ def _named(keys: list[str]) -> list[dict]:
             fix="see `tilewright list`",
         )
     return [row for row in rows if any(row["key"].startswith(key) for key in keys)]
-
-
-def _beyond(max_bytes: int) -> list[dict]:
-    """Those that do not fit, the ones used last first in the room there is."""
-    chosen, total = [], 0
-    for row in entries():
-        total += row["bytes"]
-        if total > max_bytes:
-            chosen.append(row)
-    return chosen
