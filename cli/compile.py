@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.errors import OptionError
-from ..ir.steps import launches
 from . import options
 from .console import human_bytes, print_json
 
@@ -134,6 +133,8 @@ def _save_language_model(
 
 def figures_of(artifact: "Artifact") -> dict:
     """What there is to say of an artifact in one line."""
+    from ..ir.steps import launches
+
     programs = [stored.program for stored in artifact.programs]
     facts = artifact.facts
     return {

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -94,6 +94,12 @@ def _red(text: str) -> str:
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         return f"\x1b[1;31m{text}\x1b[0m"
     return text
+
+
+def labelled(rows: Sequence[tuple[str, str]]) -> str:
+    """Lines of `label  value`, the values below one another."""
+    width = max(len(label) for label, _ in rows) + 2
+    return "\n".join(f"{label:<{width}}{value}".rstrip() for label, value in rows)
 
 
 def print_json(data: object) -> None:

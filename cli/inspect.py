@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..ir.dim import evaluate
 from ..ir.errors import OptionError
-from ..ir.steps import launches
-from ..ir.target import get_target
-from ..ir.types import DTYPES
 from . import options
-from .console import human_bytes, print_json
+from .console import human_bytes, labelled, print_json
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -97,6 +93,8 @@ def _program_of(artifact: "Artifact", index: int) -> "StoredProgram":
 
 def artifact_facts(artifact: "Artifact", sizes: str = "", index: int = 0) -> dict:
     """Everything `--json` prints: the program, its kernels, and what they must do at `sizes`."""
+    from ..ir.dim import evaluate
+
     program = artifact.programs[index].program
     values = bind_sizes(program, sizes)
     kernels = _kernel_facts(program, values)
@@ -163,6 +161,11 @@ def bind_sizes(program: "Program", text: str) -> dict[str, int]:
 
 def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
     """One item a kernel, the one that moves the most bytes first."""
+    from ..ir.dim import evaluate
+    from ..ir.steps import launches
+    from ..ir.target import get_target  # loads NumPy, which help texts do without
+    from ..ir.types import DTYPES
+
     target = get_target(program.target)
     used: dict[str, dict] = {}
     for step in launches(program.steps):
@@ -263,7 +266,7 @@ def render_artifact(facts: dict) -> str:
     head.append(("launches", f"{facts['launches']} a step, of {len(facts['kernels'])} kernels"))
     least = sum(row["least_us"] for row in facts["kernels"])
     head.append(("least", f"{least:,.1f} us at the target's rates, launches included"))
-    lines = [f"{label:<10}{value}" for label, value in head]
+    lines = [labelled(head)]
     for index, each in enumerate(facts["call"]["programs"] if facts["call"] else []):
         taken = ", ".join(f"{name}: {kind}" for name, kind in each["takes"].items())
         dims = ", ".join(f"{name} in {span}" for name, span in each["dims"].items())

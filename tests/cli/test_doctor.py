@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 
 from tilewright.api import machine
 from tilewright.api.machine import open_device, resolve_target
-from tilewright.cli import doctor, system
+from tilewright.cli import doctor
 from tilewright.ir.errors import DeviceError
-from tilewright.runtime import cgroup
+from tilewright.runtime import cgroup, cpu
 
 NO_GPU = machine.Gpus((), None, "no NVIDIA driver")
 ONE_GPU = machine.Gpus((machine.Gpu("NVIDIA H200", "sm_90", 1 << 37),), "13.0", None)
@@ -89,15 +90,20 @@ def test_a_process_forked_after_the_gpu_was_used_is_told_so(monkeypatch):
 
 
 def test_a_containers_limit_counts(monkeypatch):
-    files = {"/proc/meminfo": ["MemTotal:  1000 kB"]}
-    monkeypatch.setattr(system, "_lines", lambda path: files.get(path, []))
+    machine_has = {"SC_PHYS_PAGES": 250, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(doctor.os, "sysconf", machine_has.__getitem__)
     for limit, total in ((512000, 512000), (2048000, 1024000), (None, 1024000)):
         monkeypatch.setattr(cgroup, "memory_limit", lambda limit=limit: limit)
-        assert system.memory()[0] == total
+        assert doctor.total_bytes() == total
 
 
 def test_isa_and_name_are_read_off_cpuinfo(monkeypatch):
-    lines = ["model name\t: Some CPU", "flags\t\t: fpu avx avx2 fma avx512f amx_bf16 hypervisor"]
-    monkeypatch.setattr(system, "_lines", lambda path: lines)
-    assert system.cpu_name() == "Some CPU"
-    assert system.isa() == ("avx", "fma", "avx2", "avx512f", "amx_bf16")
+    lines = ["model name\t: Some CPU\n", "flags\t: fpu avx avx2 fma avx512f amx_bf16 movbe\n"]
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", lambda path: nullcontext(lines))
+        has = cpu.instruction_sets()
+        assert has == ("amx_bf16", "avx", "avx2", "avx512f", "fma", "movbe")
+        patched.setattr(doctor.Path, "read_text", lambda path: "".join(lines))
+        assert doctor.cpu_name() == "Some CPU"
+    monkeypatch.setattr(cpu, "instruction_sets", lambda: has)
+    assert doctor.collect()["cpu"]["isa"] == ["avx", "fma", "avx2", "avx512f", "amx_bf16"]
