@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..ir.steps import launches
 from . import options
-from .console import human_bytes, print_json
+from .console import human_bytes, labelled, print_json
 
 if TYPE_CHECKING:
     from ..api.language_model import LLM
@@ -28,10 +27,10 @@ def demo(
 ) -> None:
     """Compile SmolLM2-135M-Instruct from its unmodified checkpoint and ask it a question."""
     from ..runtime.engine.sampling_params import SamplingParams
-    from .opening import open_llm
 
+    chosen = {**locals(), "model": "demo", "use_cache": not fresh}
     start = time.perf_counter()
-    llm = open_llm("demo", quiet=quiet, dtype=dtype, target=target, use_cache=not fresh)
+    llm = options.open_model(chosen)
     ready = time.perf_counter() - start
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     (result,) = llm.chat([{"role": "user", "content": question}], params, use_tqdm=False)
@@ -45,7 +44,7 @@ def demo(
 
 def figures_of(llm: "LLM", ready_seconds: float) -> dict:
     """What the demonstration shows besides the answer, as plain data."""
-    from .opening import speed
+    from ..ir.steps import launches
 
     program = llm.program
     return {
@@ -61,7 +60,7 @@ def figures_of(llm: "LLM", ready_seconds: float) -> dict:
         "distinct_kernels": len(program.kernels),
         "kernels_per_layer": round(llm.kernels_per_layer, 2),
         "fallback_ops": llm.facts["fallback_ops"],
-        **speed(llm),
+        **options.speed(llm),
     }
 
 
@@ -90,6 +89,5 @@ def render(figures: dict) -> str:
         ),
         ("fallback ops", str(figures["fallback_ops"])),
     ]
-    width = max(len(label) for label, _ in rows) + 2
-    table = "\n".join(f"  {label:<{width}}{value}" for label, value in rows)
+    table = labelled([(f"  {label}", value) for label, value in rows])
     return f"> {figures['question']}\n{figures['answer']}\n\n{table}"

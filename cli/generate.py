@@ -63,8 +63,6 @@ def generate(
     as_json: options.AsJson = False,
 ) -> None:
     """Complete prompts. One prompt is written out as it comes; several are computed together."""
-    from .opening import speed, speed_line
-
     chosen = locals()
     for name in ("logprobs", "prompt_logprobs"):
         if chosen[name] is not None and not as_json:
@@ -76,7 +74,7 @@ def generate(
     if as_json:
         results = _complete(llm, asked, params, quiet)
         data = [as_data(result) for result in results]
-        print_json({"model": model, "results": data, "stats": speed(llm)})
+        print_json({"model": model, "results": data, "stats": options.speed(llm)})
         _raise_failed(results)
         return
     if len(texts) == 1 and n == 1:
@@ -89,7 +87,12 @@ def generate(
                 print(f"{output.text.strip()}\n")
         _raise_failed(results)
     if not quiet:
-        print(speed_line(llm), file=sys.stderr)
+        prefill, decode, first = options.speed(llm).values()
+        print(
+            f"prefill {prefill:.1f} tokens/s, decode {decode:.1f} tokens/s, "
+            f"first token after {first:.2f} s",
+            file=sys.stderr,
+        )
 
 
 def read_prompts(given: list[str], file: Path | None) -> list[str]:

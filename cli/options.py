@@ -1,6 +1,7 @@
 """Options that several verbs share, as annotated types, and what becomes of them."""
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,11 +85,28 @@ def sampling_params(chosen: Mapping[str, Any]) -> "SamplingParams":
 
 
 def open_model(chosen: Mapping[str, Any]) -> "LLM":
-    """The model of a verb's parsed options, opened with those that `LLM` takes."""
-    from .opening import open_llm
+    """The model of a verb's parsed options, those that `LLM` takes and that are not None.
 
-    taken = ("model", "dtype", "target", "max_model_len", "kv_cache_bytes", "threads", "quiet")
-    return open_llm(**{name: chosen[name] for name in taken})
+    A progress line shows meanwhile. threads: for the rest of the process, as the switch.
+    """
+    from ..api.language_model import LLM
+    from .progress_line import progress
+
+    if chosen.get("threads") is not None:
+        os.environ["TILEWRIGHT_THREADS"] = str(chosen["threads"])
+    taken = ("dtype", "target", "max_model_len", "kv_cache_bytes", "use_cache")
+    given = {name: chosen[name] for name in taken if chosen.get(name) is not None}
+    with progress(chosen["quiet"]) as show:
+        return LLM(chosen["model"], progress=show, **given)
+
+
+def speed(llm: "LLM") -> dict[str, float]:
+    """Tokens a second and seconds to the first token, of all requests so far."""
+    return {
+        "prefill_tokens_per_second": round(llm.stats.prefill_tokens_per_second, 1),
+        "decode_tokens_per_second": round(llm.stats.decode_tokens_per_second, 1),
+        "first_token_seconds": round(llm.stats.first_token_seconds, 3),
+    }
 
 
 def same_as(verb: Callable[..., None], *, without: str) -> Callable[[Callable], Callable]:

@@ -94,17 +94,18 @@ def test_options_reach_sampling_and_the_model(monkeypatch):
     """Each under the name that it has there; what is no option of the verb stays a default."""
     opened = {}
 
-    def open_llm(model, **given):
-        opened.update(given, model=model)
+    def open_llm(model, progress, **given):
+        opened.update(given, model=model, threads=os.environ["TILEWRIGHT_THREADS"])
 
     asked = []
-    monkeypatch.setattr("tilewright.cli.opening.open_llm", open_llm)
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "1")
+    monkeypatch.setattr("tilewright.api.language_model.LLM", open_llm)
     monkeypatch.setattr("tilewright.cli.chat.converse", lambda *given: asked.append(given))
     line = "chat a.zip -q --system s --min-p .5 --stop x --stop y --threads 3 --max-model-len 9"
     assert run(app, line.split()).exit_code == 0
     params = SamplingParams(max_tokens=512, temperature=0, min_p=0.5, stop=("x", "y"))
     assert asked == [(None, params, "s", True)]
-    wanted = dict(model="a.zip", quiet=True, threads=3, max_model_len=9, kv_cache_bytes=None)
+    wanted = dict(model="a.zip", threads="3", max_model_len=9)
     assert opened == {**wanted, "dtype": "auto", "target": "auto"}
 
 
