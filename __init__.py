@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 # public name -> the module that defines it
 _HOMES = {
     "compile": "api.compile_module",
-    "load": "api.driver",
+    "load": "api.loaded_module",
     "LLM": "api.language_model",
     "SamplingParams": "runtime.engine.sampling_params",
     **dict.fromkeys(
@@ -43,8 +43,8 @@ __all__ = ["__version__", *sorted(_HOMES)]  # resolved by __getattr__
 
 if TYPE_CHECKING:
     from .api.compile_module import compile
-    from .api.driver import load
     from .api.language_model import LLM
+    from .api.loaded_module import load
     from .ir.errors import (
         ArtifactError,
         BuildError,

@@ -1,19 +1,23 @@
-"""LoadedModule: a module that was compiled and saved, called without what compiled it."""
+"""`load`: what was compiled and saved, run without what compiled it. Imports no framework."""
 
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..ir.errors import ArtifactError, DimError, joined
+from ..ir.errors import ArtifactError, DimError, OptionError, joined
 from ..ir.progress import Progress, unwatched
 from ..ir.signature import callable_signature
-from ..runtime.artifact import Artifact, load_artifact
+from ..runtime.artifact import Artifact, is_artifact, load_artifact, read_manifest
 from ..runtime.executable import Executable
+from ..runtime.stored_program import MODULE
 from .artifact_facts import check_artifact
 from .callable_module import CallableModule, Missed, ModuleProgram, torch_of
 from .counted import counted
 from .machine import open_device, resolve_target
+
+if TYPE_CHECKING:
+    from .language_model import LLM
 
 
 class LoadedModule(CallableModule):
@@ -25,7 +29,7 @@ class LoadedModule(CallableModule):
     writes begin with the values saved. `close()`, or leaving `with`, gives the memory back.
     """
 
-    def __init__(self, artifact: Artifact, path: Path, progress: Progress = unwatched):
+    def __init__(self, artifact: Artifact, path: Path, progress: Progress):
         if artifact.parameters is None:
             raise ArtifactError(
                 "the artifact holds no module that could be called",
@@ -84,6 +88,24 @@ class LoadedModule(CallableModule):
         )
 
 
-def load_module(path: Path, progress: Progress = unwatched) -> LoadedModule:
-    """The module in the artifact at `path`. ArtifactError, DeviceError."""
+def load(
+    path: str | Path, *, progress: Progress = unwatched, **options: Any
+) -> "LLM | LoadedModule":
+    """What an artifact holds, ready to run: a language model as `LLM`, any other module to call.
+
+    Options are those of `LLM`; a module takes none. A path that holds no artifact is left to `LLM`,
+    which compiles checkpoints. ArtifactError, DeviceError, OptionError.
+    """
+    path = Path(path)
+    if not is_artifact(path) or MODULE not in read_manifest(path)["files"]:
+        from .language_model import LLM
+
+        return LLM(path, progress=progress, **options)
+    if options:
+        raise OptionError(
+            f"a module is loaded without the option {', '.join(options)}",
+            where=str(path),
+            facts="how it computes was decided when it was compiled",
+            fix="leave it out, or compile the module again",
+        )
     return LoadedModule(load_artifact(path, progress), path, progress)
