@@ -30,19 +30,14 @@ class Built:
 def get_model(request: Request, progress: Progress) -> Built:
     """The compiled model: an artifact as it is, else from the cache, else built now."""
     path = request.path
-    if path is not None and not path.exists():
+    if path is not None and not path.is_dir() and not path.is_file():
+        is_there = path.exists()
         raise CheckpointError(
-            "no such file or folder",
+            "neither a file nor a folder" if is_there else "no such file or folder",
             where=str(path),
+            facts="it is a device, a pipe or a socket" if is_there else "",
             fix="give a .gguf file, a folder with config.json, an artifact, or 'demo';"
             " nothing is downloaded",
-        )
-    if path is not None and not path.is_dir() and not path.is_file():
-        raise CheckpointError(
-            "neither a file nor a folder",
-            where=str(path),
-            facts="it is a device, a pipe or a socket",
-            fix="give a .gguf file, a folder with config.json, an artifact, or 'demo'",
         )
     if path is not None and request.is_artifact:
         artifact = _language_model(load_artifact(path, progress), path)
