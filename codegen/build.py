@@ -2,23 +2,24 @@
 
 from dataclasses import replace
 
-from ..ir.dim import Dim
+from ..ir.dim import symbol, symbols_of
 from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Value
 from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
-from ..ir.plan import Plan, aligned
+from ..ir.plan import Plan
 from ..ir.program import DIM, Buffer, Program
 from ..ir.progress import Progress, unwatched
 from ..ir.ranges import Range, Ranges
 from ..ir.steps import launches
 from ..ir.target import Target
+from ..ir.types import TensorType
 from .backend import Backend
 from .build_steps import StepMaker
 from .encodings import choose_encodings, require_whole
 from .group import make_plan
+from .loops import Axis, Load, LoopKernel, Param, Pointwise, Store, widened
 from .lower import Lowered
-from .updates import copy_kernel, written_back
 
 
 def build(
@@ -46,7 +47,14 @@ def build(
     buffers = made.buffers
     buffers.update(_make_buffers(graph, names, encodings))
     made.temporaries(plan, names)
-    base = _place_updates(graph, names, buffers, plan.arena_bytes)
+    back = written_back(graph)
+    moved = [v for v in dict.fromkeys(back.values()) if v in graph.states]
+    # what ends in a state and has no buffer yet
+    needed = {f"old {v.name}": v.type for v in moved} | {names[v]: v.type for v in back.values()}
+    base = plan.arena_bytes
+    for name, type in needed.items():
+        if name not in buffers:
+            _, base = made.place(name, type, base)
     steps = made.steps(plan, names, encodings, ranges, base)
     if made.problems:
         raise UnsupportedOp(
@@ -54,10 +62,9 @@ def build(
             facts="\n".join(made.problems),
         )
     # states that take each other's content are read before any of them is written
-    copies = [(v, names[v], f"old {v.name}") for v in _moved_states(graph)]
+    copies = [(v, names[v], f"old {v.name}") for v in moved]
     copies += [
-        (v, f"old {v.name}" if v in graph.states else names[v], state)
-        for state, v in written_back(graph).items()
+        (v, f"old {v.name}" if v in graph.states else names[v], state) for state, v in back.items()
     ]
     for value, source, to in copies:
         low = Lowered(copy_kernel(value.type), ())
@@ -114,15 +121,13 @@ def _backend(target: Target, progress: Progress) -> Backend:
 def _buffer_names(graph: Graph) -> dict[Value, str]:
     """The buffer each value lives in. What a state op returns lives where its state does."""
     names = {v: v.name or "" for v in graph.arguments()}
-    outputs = iter(range(len(graph.outputs)))
     for number, node in enumerate(graph.nodes):
         if node.op.kind == "state":
             names[node.results[0]] = names[node.operands[node.op.state_operand or 0]]
             continue
         for index, result in enumerate(node.results):
             names[result] = f"v{number}" + (f".{index}" if index else "")
-    for value in dict.fromkeys(graph.outputs):
-        number = next(outputs)
+    for number, value in enumerate(dict.fromkeys(graph.outputs)):
         if value.node is not None and value.node.op.kind != "state":
             names[value] = f"out{number}"
     return names
@@ -132,31 +137,33 @@ def _make_buffers(
     graph: Graph, names: dict[Value, str], encodings: dict[Value, Encoding]
 ) -> dict[str, Buffer]:
     """Those of the graph's arguments and outputs."""
-    made: list[Buffer] = []
-    for role, values in (
-        ("input", graph.inputs),
-        ("weight", graph.weights),
-        ("state", graph.states),
-    ):
-        made += [Buffer(names[v], v.type, role, encoding=encodings.get(v, ROWS)) for v in values]
+    roles = {"input": graph.inputs, "weight": graph.weights, "state": graph.states}
+    made = [
+        Buffer(names[v], v.type, role, encoding=encodings.get(v, ROWS))
+        for role, values in roles.items()
+        for v in values
+    ]
     for value in graph.outputs:
         if value.node is not None and value.node.op.kind != "state":
             made.append(Buffer(names[value], value.type, "output"))
     return {b.name: b for b in made}
 
 
-def _place_updates(
-    graph: Graph, names: dict[Value, str], buffers: dict[str, Buffer], base: Dim
-) -> Dim:
-    """Places for values that end in a state and have no buffer yet. -> the arena's new end."""
-    needed = {f"old {v.name}": v.type for v in _moved_states(graph)}
-    needed.update((names[v], v.type) for v in written_back(graph).values())
-    for name, type in needed.items():
-        if name not in buffers:
-            buffers[name] = Buffer(name, type, "temp", base)
-            base = aligned(base + type.nbytes)
-    return base
+# ---- ordinary values written back into states, once all that reads the old content has run ----
 
 
-def _moved_states(graph: Graph) -> list[Value]:
-    return [v for v in dict.fromkeys(written_back(graph).values()) if v in graph.states]
+def written_back(graph: Graph) -> dict[str, Value]:
+    """State name -> the value it takes, where no state op has put it there in place already."""
+    return {
+        name: value
+        for name, value in graph.updates.items()
+        if value.name != name and (value.node is None or value.node.op.kind != "state")
+    }
+
+
+def copy_kernel(type: TensorType) -> LoopKernel:
+    """Parameter 0 copied to parameter 1, both dense and of `type`."""
+    at = symbol("_i0")
+    names = tuple(sorted(symbols_of(type.numel)))
+    part = Pointwise((Axis("_i0", type.numel),), (Store(1, at, Load(0, at, widened(type.dtype))),))
+    return LoopKernel((Param(type, False), Param(type, True)), (part,), names, "pointwise")

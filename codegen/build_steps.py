@@ -31,7 +31,7 @@ from ..ir.steps import (
 )
 from ..ir.target import Target
 from ..ir.types import TensorType, i64
-from .backend import Backend, GroupLaunch, GroupLaunches
+from .backend import Backend
 from .group import make_plan
 from .lower import Lowered, lower_group
 from .templates import template_with
@@ -97,28 +97,51 @@ class StepMaker:
     ) -> list[LaunchStep]:
         """The launches of one kernel, given these buffers; None stands for its records."""
         planned = self.backend.launches(low.kernel, kernel_key(low, self.target))
-        spaces = self._workspaces(group, planned, base)
         records = f"{group}.faults"
         if low.checks:
             type = TensorType((len(low.checks), RECORD_WORDS), i64)
             offset = RECORD_BYTES * len(self.checks)
             self.buffers[records] = Buffer(records, type, "fault", offset)
             self.checks += low.checks
-        given = [records if name is None else name for name in args]
-        made: list[LaunchStep] = []
-        filled: set[str] = set()
-        for launch in planned.launches:
-            used = {p for v in launch.variants for p in v.params if isinstance(p, str)}
-            made.append(_launch(group, launch, given, spaces, used - filled, loc, low))
-            filled |= used  # a workspace is written by the launch that is first given it
-        return made
-
-    def _workspaces(self, group: str, planned: GroupLaunches, base: Dim) -> dict[str, Buffer]:
-        """Workspaces lie after the arena, at one place for every group: one runs at a time."""
-        spaces = {}
+        # the buffer of each parameter and of each workspace
+        lies: dict[int | str, str] = {p: records if a is None else a for p, a in enumerate(args)}
+        # workspaces lie after the arena, at one place for every group: one runs at a time
         for label, type in planned.workspaces.items():
-            spaces[label], base = self.place(f"{group}.{label}", type, base)
-        return spaces
+            space, base = self.place(f"{group}.{label}", type, base)
+            lies[label] = space.name
+        written = {p for p, param in enumerate(low.kernel.params) if param.is_written}
+        empty = set(planned.workspaces)
+        template = template_with(low.kernel.parts[0])
+        made: list[LaunchStep] = []
+        for launch in planned.launches:
+            # a workspace is written by the launch that is first given it
+            filled = {p for v in launch.variants for p in v.params if p in empty}
+            empty -= filled
+            choices = tuple(
+                Choice(
+                    v.kernel,
+                    v.lo,
+                    v.hi,
+                    (*(lies[p] for p in v.params), *v.dims),
+                    v.grid,
+                    tuple(lies[p] for p in v.params if p in written or p in filled),
+                    v.schedule,
+                )
+                for v in launch.variants
+            )
+            is_first = not made  # later launches only combine what the first one made
+            made.append(
+                LaunchStep(
+                    group + launch.label,
+                    choices,
+                    launch.select,
+                    loc=loc,
+                    traffic=template.traffic(low.kernel) if is_first else 0,
+                    operations=sum(map(template.operations, low.kernel.parts)) if is_first else 0,
+                    products=tuple(d.name for d in template.products(low.kernel.parts[0])),
+                )
+            )
+        return made
 
     # ---- calls -------------------------------------------------------------------------------
 
@@ -292,45 +315,3 @@ def kernel_key(low: Lowered, target: Target) -> str:
 
 def _loc(nodes: Sequence[Node]) -> str | None:
     return next((n.loc for n in nodes if n.loc), None)
-
-
-def _launch(
-    group: str,
-    launch: GroupLaunch,
-    args: Sequence[str],
-    spaces: dict[str, Buffer],
-    new: set[str],  # those of the spaces that hold nothing yet
-    loc: str | None,
-    low: Lowered,
-) -> LaunchStep:
-    choices = []
-    for variant in launch.variants:
-        buffers = [args[p] if isinstance(p, int) else spaces[p].name for p in variant.params]
-        writes = [
-            name
-            for p, name in zip(variant.params, buffers)
-            if (low.kernel.params[p].is_written if isinstance(p, int) else p in new)
-        ]
-        dims, grid = variant.dims, variant.grid
-        choices.append(
-            Choice(
-                variant.kernel,
-                variant.lo,
-                variant.hi,
-                (*buffers, *dims),
-                grid,
-                tuple(writes),
-                variant.schedule,
-            )
-        )
-    template = template_with(low.kernel.parts[0])
-    first = not launch.label  # a group's later launches only combine what the first one made
-    return LaunchStep(
-        group + launch.label,
-        tuple(choices),
-        launch.select,
-        loc=loc,
-        traffic=template.traffic(low.kernel) if first else 0,
-        operations=sum(map(template.operations, low.kernel.parts)) if first else 0,
-        products=tuple(d.name for d in template.products(low.kernel.parts[0])),
-    )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..ir.graph import Graph
-from .manager import Pass, PassResult, Report, parse_passes, registered, run_passes
+from .manager import Pass, PassResult, Report, parse_passes, registry, run_passes
 
 for _module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
     importlib.import_module(f"{__name__}.{_module}")
@@ -26,11 +26,6 @@ def run(graph: Graph, pipeline: str | Sequence[Pass], **options: Any) -> PassRes
 def parse_pipeline(text: str) -> tuple[Pass, ...]:
     """Passes of `a,b{k=1}`, or of a named pipeline with its defaults."""
     return PIPELINES[text]() if text in PIPELINES else parse_passes(text)
-
-
-def registry() -> dict[str, type[Pass]]:
-    """Every pass by name."""
-    return registered()
 
 
 __all__ = [

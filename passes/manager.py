@@ -6,6 +6,7 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import UnionType
 from typing import Any, ClassVar
 
 from ..ir import switches
@@ -164,7 +165,7 @@ def _write(path: Path, graph: Graph) -> None:
 # ---- the registry and the text of pipelines --------------------------------------------------
 
 
-def registered() -> dict[str, type[Pass]]:
+def registry() -> dict[str, type[Pass]]:
     """Every pass by name. Complete once the package `passes` is imported."""
     return dict(sorted(_REGISTRY.items()))
 
@@ -209,7 +210,7 @@ def _parse_pass(text: str) -> Pass:
 
 
 def _parse_option(text: str, hint: Any) -> Any:
-    if typing.get_origin(hint) in (typing.Union, _UNION):
+    if typing.get_origin(hint) in (typing.Union, UnionType):
         if text == "None":
             return None
         (hint,) = (t for t in typing.get_args(hint) if t is not type(None))
@@ -220,6 +221,3 @@ def _parse_option(text: str, hint: Any) -> Any:
             raise ValueError(f"{text!r} is not a list")
         return tuple(part.strip("'\"") for part in split_top(text[1:-1]))
     return parse_attr(text, hint)
-
-
-_UNION = type(int | None)

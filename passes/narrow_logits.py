@@ -6,7 +6,7 @@ from typing import Any
 
 from ..ir.axes import Axes
 from ..ir.builder import Rebuilder
-from ..ir.dim import Dim, Expr, substitute, symbols_of
+from ..ir.dim import Dim, Expr, substitute
 from ..ir.errors import PassError
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import LOGIT_ROWS, NUM_ROWS
@@ -59,7 +59,7 @@ def decide(graph: Graph, facts: TokenFacts) -> frozenset[Node]:
         users = graph.uses.get(result, ())
         wanted = result is logits or bool(users)
         if wanted and result not in kept and all(u in tail for u in users):
-            if _depends_on_tokens(node, facts):
+            if facts.symbol in result.type.symbols:
                 tail.add(node)
     return frozenset(tail)
 
@@ -69,14 +69,6 @@ def _is_row_wise(node: Node, facts: TokenFacts, axes: Axes) -> bool:
     if node.op.kind == "attention":  # rows of its result are found by the metadata of all
         return False
     return all(p is None for p in places) or isinstance(axes.follow(node, places), int)
-
-
-def _depends_on_tokens(node: Node, facts: TokenFacts) -> bool:
-    return any(_has(d, facts.symbol) for r in node.results for d in r.shape)
-
-
-def _has(dim: Dim, name: str) -> bool:
-    return name in symbols_of(dim)
 
 
 def apply(

@@ -41,7 +41,6 @@ class PageKv(Pass):
     kv_dtype: DType | None = None  # None: the dtype of the model's keys and values
     max_tokens: int | None = None  # new tokens a step; None: as captured
     max_seqs: int | None = None
-    hint_tokens: int | None = None
 
     def outcome(self, graph: Graph) -> Outcome:
         facts = analyse(graph)
@@ -53,8 +52,7 @@ class PageKv(Pass):
         after = apply(graph, facts, layers, layout, self.max_seqs)
         tokens = after.symbols[facts.symbol]
         hi = tokens.hi if self.max_tokens is None else self.max_tokens
-        hint = tokens.hint if self.hint_tokens is None else self.hint_tokens
-        narrowed = replace(tokens, lo=1, hi=hi, hint=hint)
+        narrowed = replace(tokens, lo=1, hi=hi)
         after = after.replace(symbols={**after.symbols, facts.symbol: narrowed})
         return Outcome(after, kv=layout)
 

@@ -37,10 +37,6 @@ class Rule:
     function: Callable[..., RuleResult]
     may_share: bool = False
 
-    @property
-    def doc(self) -> str:
-        return (self.function.__doc__ or "").strip()
-
 
 def rule(
     *patterns: Pattern, may_share: bool = False

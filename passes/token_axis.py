@@ -33,11 +33,6 @@ class TokenFacts:
         """The token axis of `value`, None when it has none."""
         return self.axes[value]
 
-    def __str__(self) -> str:
-        rows = sum(axis is not None for axis in self.axes.values())
-        lines = [f"token axis {self.symbol}: {rows} of {len(self.axes)} values have a row a token"]
-        return "\n".join([*lines, *self.problems])
-
     def require(self, model: str) -> None:
         """UnsupportedModel that lists the ops that mix tokens, the first when there are many."""
         if self.problems:
