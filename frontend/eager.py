@@ -25,12 +25,16 @@ class _Operand:
 _OPERAND = _Operand()
 
 
-def eager_call(call: Call, *args: Any, **kwargs: Any) -> Value | tuple[Value, ...]:
+def eager_call(call: Call, *args: Any, **kwargs: Any) -> Any:
     """The operation as a `call` of torch's own, which is registered here, in this process.
 
-    Declined where it is no function of its tensors, or is given a size.
+    -> its results, with None where it has none. Declined where it is no function of its tensors,
+    or is given a size.
     """
     target = call.node.target
+    has_effects = target is torch.ops.higher_order.with_effects
+    if has_effects:  # its results are a token, which keeps the call alive, and the operation's
+        _, target, *args = args
     if not isinstance(target, torch._ops.OpOverload):
         raise Declined("it is no operation of torch's that could be called")
     if target._schema.is_mutable:
@@ -43,9 +47,9 @@ def eager_call(call: Call, *args: Any, **kwargs: Any) -> Value | tuple[Value, ..
     operands = [leaf for leaf in leaves if isinstance(leaf, Value)]
     if not operands:
         raise Declined("it has no tensor among its arguments")
-    expected = call.expected
-    outputs = tuple(expected) if isinstance(expected, (list, tuple)) else (expected,)
-    if not all(isinstance(output, torch.Tensor) for output in outputs):
+    returned, form = pytree.tree_flatten(call.expected)
+    outputs = [output for output in returned if isinstance(output, torch.Tensor)]
+    if not outputs or not all(isinstance(x, torch.Tensor | None) for x in returned):
         raise Declined("its results are not tensors alone")
     constants = [_OPERAND if isinstance(leaf, Value) else leaf for leaf in leaves]
     binds = call.importer.late_symbols(call.node)
@@ -55,17 +59,20 @@ def eager_call(call: Call, *args: Any, **kwargs: Any) -> Value | tuple[Value, ..
     given, named = pytree.tree_unflatten(constants, spec)
     shown = [*map(repr, given), *(f"{key}={value!r}" for key, value in named.items())]
     name = f"{target_name(target)}({', '.join(shown)})"
-    register_function(name, _function(target, constants, spec))
-    return call.b.call(*operands, function=name, results=tuple(results), binds=binds)
+    register_function(name, _function(target, constants, spec, has_effects))
+    found = call.b.call(*operands, function=name, results=tuple(results), binds=binds)
+    values = iter(found if isinstance(found, tuple) else (found,))
+    return pytree.tree_unflatten([None if x is None else next(values) for x in returned], form)
 
 
-def _function(target: Any, constants: Sequence[Any], spec: Any) -> Any:
+def _function(target: Any, constants: Sequence[Any], spec: Any, has_effects: bool) -> Any:
     def compute(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         tensors = map(from_numpy, arrays)
         leaves = [next(tensors) if c is _OPERAND else c for c in constants]
         args, kwargs = pytree.tree_unflatten(leaves, spec)
         with torch.no_grad():
-            found = target(*args, **kwargs)
-        return tuple(map(to_numpy, found if isinstance(found, (list, tuple)) else (found,)))
+            found = pytree.tree_leaves(target(*args, **kwargs))
+        tensors = [torch.empty(0)] * has_effects + [x for x in found if x is not None]
+        return tuple(map(to_numpy, tensors))
 
     return compute

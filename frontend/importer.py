@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from ..ir.builder import Builder
 from ..ir.dim import Dim, Expr
@@ -120,9 +121,9 @@ class Call:
 
         A slope, an epsilon, the right side of a product; `value` rounds, as an operand would be.
         """
-        if isinstance(x, Expr):
-            return self.value(x, dtype)
         dtype = dtype or self.dtype
+        if isinstance(x, Expr | Value):
+            return self.value(x, dtype)
         return self.b.constant(float(x), dtype) if dtype.is_float else self.value(x, dtype)
 
     def common_dtype(self, *operands: Value | Scalar) -> DType:
@@ -168,6 +169,7 @@ class Importer:
     strip: str = ""  # prefix of module paths that is not the user's
     fallback: Handler | None = None  # what imports an operation that is in no table
     missing: dict[str, _Missing] = field(default_factory=dict)
+    places: dict[Value, Value] = field(default_factory=dict)  # a mask -> where it is true
 
     def __post_init__(self) -> None:
         self.facts = self.table.facts
@@ -228,10 +230,11 @@ class Importer:
     def _import(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
         name = target_name(node.target)
         if name == "with_effects":  # torch keeps the order of checks of values: of which operation?
-            return self._miss(node, target_name(node.args[1]), "")
+            name = target_name(node.args[1])
         if name in _INLINED:
             return self._inline(node, env, name)
-        if isinstance(node.meta.get("val"), torch.SymBool):
+        bindings = node.meta.get("unbacked_bindings")
+        if isinstance(node.meta.get("val"), torch.SymBool) and not bindings:
             raise UnsupportedModel(
                 "a truth value that depends on sizes is used as a value",
                 where=place(node, self.strip),
@@ -239,7 +242,7 @@ class Importer:
                 fix="branch on it in Python, or compute it from tensors",
             )
         is_size = isinstance(node.meta.get("val"), torch.SymInt | int)
-        if is_size and not node.meta.get("unbacked_bindings"):
+        if is_size and not bindings and not self.table.is_data(node.meta["val"]):
             return _number(self.table, node.meta["val"])
         if node.target is operator.getitem:
             container = env[node.all_input_nodes[0]]
@@ -262,6 +265,7 @@ class Importer:
         if is_number:
             args = [call.reshape(x, (1,)) if isinstance(x, Value) else x for x in args]
         try:
+            self._require_known(node)
             with self.builder.at(self._loc(node, name)):
                 result = handler(call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
                 if is_number:
@@ -279,6 +283,26 @@ class Importer:
             ) from error
         self._check(node, name, result)
         return result
+
+    def _require_known(self, node: fx.Node) -> None:
+        """Refuse numbers that only a run knows where an operation takes sizes or settings."""
+        computed = {
+            n: n.meta["val"]
+            for n in node.all_input_nodes
+            if isinstance(n.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+        }
+        if not computed or not isinstance(node.target, torch._ops.OpOverload):
+            return
+        arguments = node.target._schema.arguments
+        given = dict(zip((a.name for a in arguments), node.args)) | node.kwargs
+        for argument in arguments:
+            if any(kind in str(argument.type) for kind in ("number", "Tensor")):
+                continue
+            for n in pytree.tree_leaves(given.get(argument.name)):
+                if isinstance(computed.get(n), torch.SymInt):
+                    self.table.dim(computed[n])  # raises for what is no size
+                elif n in computed:
+                    raise Declined(f"{argument.name} is computed from data: must be known")
 
     def _loc(self, node: fx.Node, name: str) -> str | None:
         if name in MAY_FAIL:

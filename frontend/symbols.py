@@ -41,6 +41,7 @@ class SymbolTable:
         self.symbols: dict[str, Symbol] = {}
         self.notes: list[str] = []  # ranges that were narrowed, and why
         self._dims: dict[str, Dim] = {}  # torch's symbol -> ours, or a dim over ours
+        self._data: dict[str, str] = {}  # torch's symbols of numbers that are no sizes -> ranges
         self._cache: dict[sympy.Expr, Dim] = {}
 
     def declare(self, symbol: Symbol) -> None:
@@ -58,17 +59,26 @@ class SymbolTable:
             )
         self.symbols[symbol.name] = symbol
 
+    def may_be_size(self, symbol: sympy.Symbol) -> bool:
+        """Whether torch's symbol of a number read from a tensor is never negative."""
+        assert self.env is not None, "a symbol has an environment"
+        bounds = self.env.bound_sympy(symbol)
+        if getattr(bounds.lower, "is_Integer", False) and bounds.lower >= 0:
+            return True
+        self._data[symbol.name] = f"[{bounds.lower}, {bounds.upper}]"
+        return False
+
+    def is_data(self, number: torch.SymInt | int) -> bool:
+        """Whether a number is computed from some that `may_be_size` found to be no sizes."""
+        if not isinstance(number, torch.SymInt):
+            return False
+        return any(symbol.name in self._data for symbol in number.node.expr.free_symbols)
+
     def declare_late(self, symbol: sympy.Symbol) -> str:
         """Declare torch's symbol of a size that depends on data. -> the name of ours."""
         assert self.env is not None, "a symbol has an environment"
         bounds = self.env.bound_sympy(symbol)
         hi = int(bounds.upper) if getattr(bounds.upper, "is_Integer", False) else None
-        if not (getattr(bounds.lower, "is_Integer", False) and bounds.lower >= 0):
-            raise DimError(
-                "a number that is read from a tensor may be negative",
-                facts=f"it is {symbol}, in [{bounds.lower}, {bounds.upper}]",
-                fix="where it is a size say so after item(): torch._check(n >= 0)",
-            )
         name = self.fresh(symbol.name)
         self.declare(Symbol(name, int(bounds.lower), hi))
         self.bind(symbol.name, dims.symbol(name))
@@ -117,6 +127,12 @@ class SymbolTable:
         if isinstance(expr, sympy.Integer | int):
             return int(expr)
         if isinstance(expr, sympy.Symbol):
+            if expr.name in self._data:
+                raise DimError(
+                    "a number that is read from a tensor may be negative, and is used as a size",
+                    facts=f"it is {expr.name}, in {self._data[expr.name]}",
+                    fix="say that it is a size after item(): torch._check(n >= 0)",
+                )
             if expr.name not in self._dims:
                 raise UnsupportedModel(
                     "a size depends on the values of a tensor",

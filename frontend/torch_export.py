@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from ..ir.builder import Builder
 from ..ir.dim import Expr, Symbol, symbols_of
@@ -283,7 +283,8 @@ class _ProgramImport:
                 written.append((str(spec.target), len(outputs)))
                 outputs.append(result)
             elif spec.kind is OutputKind.TOKEN:
-                continue  # only orders checks, which importing refuses by name
+                if isinstance(result, Value):  # checks that torch runs: nobody reads their result
+                    outputs.append(result)
             elif spec.kind is not OutputKind.USER_OUTPUT:
                 raise UnsupportedModel(
                     f"the module has a result of kind {spec.kind.name}",
@@ -291,7 +292,8 @@ class _ProgramImport:
                     fix="return tensors, numbers and containers of them",
                 )
             elif isinstance(result, Value):
-                leaves.append(Output(len(outputs)))
+                is_number = not isinstance(spec.arg, TensorArgument)
+                leaves.append(Output(len(outputs), is_number))
                 outputs.append(result)
             elif isinstance(result, Expr):
                 leaves.append(Output(len(outputs), is_number=True))

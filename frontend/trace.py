@@ -19,9 +19,11 @@ from typing import Any
 
 import torch
 import torch.fx.experimental._config as symbolic_config
+import torch.nn.functional as F
 from torch.export import ExportedProgram
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
@@ -179,8 +181,7 @@ def _tracing() -> Iterator[None]:
         stack.enter_context(_fused_encoder_off())
         stack.enter_context(_only_this_thread())
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_NarrowByTensor())
-        stack.enter_context(_AsManyValuesAsKeys())
+        stack.enter_context(_Replaced())
         stack.enter_context(_quiet())
         # the config module gets its methods when it is loaded
         config: Any = symbolic_config
@@ -202,41 +203,45 @@ def _fused_encoder_off() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-class _NarrowByTensor(TorchFunctionMode):
+class _Replaced(TorchFunctionMode):
+    """Functions of torch whose trace would assume something of values, or leave something open."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _REPLACED.get(func, func)(*args, **(kwargs or {}))
+
+
+def _narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
     """narrow(x, dim, start, length) whose start is a tensor, as a choice of the rows by index.
 
     Torch would read the start's value, which a trace has not; indices are checked as all are.
     """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in (torch.narrow, torch.Tensor.narrow):
-            given = dict(zip(("input", "dim", "start", "length"), args)) | kwargs
-            x, start = given.get("input"), given.get("start")
-            if isinstance(x, torch.Tensor) and isinstance(start, torch.Tensor):
-                size, length = x.shape[given["dim"]], given["length"]
-                # the first row counts from the end where it is negative; the rows after it follow
-                first = torch.where(start < 0, start + size, start)
-                rows = first + torch.arange(length, device=x.device)
-                return torch.index_select(x, given["dim"], rows)
-        return func(*args, **kwargs)
+    if not isinstance(start, torch.Tensor):
+        return torch.narrow(input, dim, start, length)
+    # the first row counts from the end where it is negative; the rows after it follow
+    first = torch.where(start < 0, start + input.shape[dim], start)
+    rows = first + torch.arange(length, device=input.device)
+    return torch.index_select(input, dim, rows)
 
 
-class _AsManyValuesAsKeys(TorchFunctionMode):
-    """Attention has a value for each key: torch computes with that and makes no condition of it."""
+def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attention has a value for each key: torch computes with that and makes no condition of it.
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            given = dict(zip(("query", "key", "value"), args)) | kwargs
-            if {"key", "value"} <= given.keys():
-                keys, values = given["key"].shape[-2], given["value"].shape[-2]
-                torch._check(keys == values, lambda: f"{keys} keys have {values} values")
-        return func(*args, **kwargs)
+    It is traced as one operation; of the kernels that torch could take for it only this one's
+    choice asks no size that depends on data.
+    """
+    keys, values = key.shape[-2], value.shape[-2]
+    torch._check(keys == values, lambda: f"{keys} keys have {values} values")
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+
+
+_REPLACED: dict[Any, Any] = {
+    torch.narrow: _narrow,
+    torch.Tensor.narrow: _narrow,
+    F.scaled_dot_product_attention: _attention,
+}
 
 
 @contextmanager
@@ -328,7 +333,7 @@ def explain(error: Exception) -> Exception:
         return error
     if isinstance(error, GuardOnDataDependentSymNode):
         return _data_dependent(error)
-    if "constraints violated" in lowered or "specialized" in lowered:
+    if "constraints violated" in lowered or "specialized it to be a constant" in lowered:
         lines = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
         return DimError(
             "the module needs a fixed size where a dynamic one was asked for",
@@ -363,6 +368,11 @@ def explain(error: Exception) -> Exception:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # of what torch's compiler refuses the beginning is the same each time, and the reason follows
+    named = ("Explanation: ", "Developer debug context: ")
+    reasons = [line.removeprefix(n) for line in lines for n in named if line.startswith(n)]
+    if reasons:
+        return f"{type(error).__name__}: {' '.join(reasons)}"[:300]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]
 
 

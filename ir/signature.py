@@ -186,7 +186,7 @@ def text_of(tree: Tree, types: Mapping[Any, Any] | None = None) -> str:
     if isinstance(tree, Constant):
         return shown(tree.value)
     if isinstance(tree, Output) and tree.is_number:
-        return "int"
+        return "number"
     if not isinstance(tree, Container):
         key = tree.name if isinstance(tree, Input) else tree.index
         return "array" if types is None else str(types[key])
@@ -285,7 +285,7 @@ def _built(value: Any) -> str:
 def _make(tree: Tree, outputs: Sequence[Any]) -> Any:
     if isinstance(tree, Output):
         value = outputs[tree.index]
-        return int(value) if tree.is_number else value
+        return value.item() if tree.is_number else value
     if isinstance(tree, Constant):
         return tree.value
     assert isinstance(tree, Container), f"{tree} is no part of a result"

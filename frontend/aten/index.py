@@ -71,7 +71,12 @@ def _masked_select(call: Call, x: Value, mask: Value) -> Value:
 
 @handles("nonzero.default")
 def _nonzero(call: Call, x: Value) -> Value:
-    """Where x is not zero; how many places that are, only a run knows, unless there are none."""
+    """Where x is not zero; how many places that are, only a run knows, unless there are none.
+
+    Asked for once a tensor: torch has one size for all the uses of a mask.
+    """
+    if x in call.importer.places:
+        return call.importer.places[x]
     if x.type.numel == 0:
         for symbol in call.node.meta.get("unbacked_bindings") or ():
             call.importer.table.bind(symbol.name, 0)
@@ -79,17 +84,20 @@ def _nonzero(call: Call, x: Value) -> Value:
     names = call.importer.late_symbols(call.node)
     if not names:
         raise Declined("the module assumes how many places there are: compare sizes outside it")
-    return call.b.nonzero(x, binds=names)
+    call.importer.places[x] = call.b.nonzero(x, binds=names)
+    return call.importer.places[x]
 
 
 @handles("item.default", "_local_scalar_dense.default")
-def _item(call: Call, x: Value) -> Dim:
-    """The one integer in x, as a dim."""
+def _item(call: Call, x: Value) -> Dim | Value:
+    """The one number in x: a dim where it may be a size, else a value without axes."""
+    x, table = call.reshape(x, ()), call.importer.table
     if not isinstance(call.expected, torch.SymInt):
-        raise Declined(f"a number of {x.dtype}: compute with the tensor itself")
-    number = call.value(call.reshape(x, ()), types.i64)
-    call.b.read_dim(number, binds=call.importer.late_symbols(call.node))
-    return call.importer.table.dim(call.expected)
+        return call.value(x, types.f64) if x.dtype.is_float else x
+    if not all(map(table.may_be_size, call.node.meta["unbacked_bindings"])):
+        return call.value(x, types.i64)
+    call.b.read_dim(call.value(x, types.i64), binds=call.importer.late_symbols(call.node))
+    return table.dim(call.expected)
 
 
 @handles("nonzero_numpy.default")

@@ -52,6 +52,8 @@ def _filled(call: Call, x: Value, axis: int, before: Dim, after: Dim, fill: Any)
     x, before, after = _cut(call, x, axis, before, after)
     if before == 0 and after == 0:
         return x
+    if isinstance(fill, Value):
+        raise Declined("padding with a number that is computed: use where")
     fill = float(fill) if x.dtype.is_float else fill
     return call.b.pad(x, axis=axis, before=before, after=after, value=fill)
 

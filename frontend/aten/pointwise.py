@@ -135,13 +135,13 @@ def _pow(call: Call, x: Operand, y: Operand) -> Value:
     if not dtype.is_float:
         if not isinstance(x, Value) or not isinstance(y, int) or y < 0:
             raise Declined("powers of integers whose exponent is a tensor or below 0")
-        return _whole_power(call, call.value(x, dtype), y)
+        return whole_power(call, call.value(x, dtype), y)
     return b.pow(call.value(x, dtype), call.value(y, dtype))
 
 
-def _whole_power(call: Call, base: Value, exponent: int) -> Value:
+def whole_power(call: Call, base: Value, exponent: int) -> Value:
     """The product of 1 or more equal factors, by squaring."""
-    half = base if exponent < 4 else _whole_power(call, base, exponent // 2)
+    half = base if exponent < 4 else whole_power(call, base, exponent // 2)
     square = call.b.mul(half, half)
     return call.b.mul(square, base) if exponent % 2 else square
 

@@ -8,7 +8,7 @@ from ...ir.dim import Dim, Expr, product
 from ...ir.graph import Value
 from ...ir.types import DType
 from ..dtypes import from_torch
-from ..importer import Call, Scalar, handles
+from ..importer import Call, Declined, Scalar, handles
 
 Axes = int | tuple[int, ...] | None
 INF = math.inf
@@ -135,7 +135,7 @@ def variance(call: Call, x: Value, dim: Axes, correction: Scalar, keepdim: bool)
 
 def _degrees(call: Call, count: Dim, correction: Scalar, dtype: DType) -> Value:
     """max(n - correction, 0), as torch has it, unrounded whatever the dtype."""
-    if isinstance(count, int) and not isinstance(correction, Expr):
+    if isinstance(count, int) and not isinstance(correction, Expr | Value):
         return call.parameter(max(count - correction, 0), dtype)
     least = call.b.sub(call.value(count, dtype), call.parameter(correction, dtype))
     return call.b.maximum(least, call.value(0, dtype))
@@ -178,6 +178,8 @@ def _norm(
     dtype: Any = None,
 ) -> Value:
     b = call.b
+    if isinstance(ord, Expr | Value):
+        raise Declined("the order of a norm is computed: must be a known number")
     x = call.value(x, from_torch(dtype) if dtype is not None else call.dtype)
     if ord in (None, 2):
         return b.sqrt(fold(call, "sum", b.mul(x, x), dim, keepdim))

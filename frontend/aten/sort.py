@@ -1,9 +1,12 @@
 """Sorting, and the elements at a place in that order. All of ours are stable."""
 
+import math
 from typing import Any
 
-from ...ir.dim import Dim, floordiv
+from ...ir.dim import Dim, floordiv, maximum, minimum
+from ...ir.errors import ShapeError
 from ...ir.graph import Value
+from ...ir.ops.scatter import COMBINES
 from ..importer import Call, handles
 from .view import part
 
@@ -34,6 +37,12 @@ def _topk(
 
 def _at_rank(call: Call, x: Value, rank: Dim, axis: int, keepdim: bool) -> tuple[Value, Value]:
     """The element of this rank, counted from the smallest, and where it is."""
+    if x.shape[axis] == 0:
+        raise ShapeError(
+            "an axis without elements has none of any rank",
+            facts=f"x is {x.type}, the axis {axis}",
+            fix="leave out what is empty, or ask for the median of all elements",
+        )
     found = call.b.topk(x, k=rank + 1, axis=axis, largest=False)
     found = tuple(part(call, v, axis, rank, rank + 1) for v in found)
     if keepdim:
@@ -63,4 +72,15 @@ def _median_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[
 
 @handles("median.default", of_numbers=True)
 def _median(call: Call, x: Value, **_: Any) -> Value:
-    return call.reshape(_median_dim(call, call.reshape(x, (x.type.numel,)), 0)[0], ())
+    b, x = call.b, call.reshape(x, (x.type.numel,))
+    count = x.shape[0]
+    if call.facts.proved_le(1, count):
+        return _median_dim(call, x, 0)[0]
+    # of no elements torch gives NaN or the lowest integer: one more, that is last or first in order
+    if x.dtype.is_float:
+        last, rank = b.constant(math.nan, x.dtype), floordiv(maximum(count - 1, 0), 2)
+    else:
+        lowest = COMBINES["max"].identity_of(x.dtype)
+        last, rank = b.constant(lowest, x.dtype), minimum(floordiv(count + 1, 2), count)
+    value, _ = _at_rank(call, b.concat(x, call.reshape(last, (1,)), axis=0), rank, 0, False)
+    return b.where(b.any(b.isnan(x), axes=(0,)), last, value) if x.dtype.is_float else value

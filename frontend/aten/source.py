@@ -62,8 +62,8 @@ def _arange(call: Call, *bounds: Scalar, **__: Any) -> Value:
 @handles("linspace.default")
 def _linspace(call: Call, start: Scalar, end: Scalar, steps: Dim, **__: Any) -> Value:
     count = call.static(call.shape[0], "the number of steps")
-    if isinstance(start, Expr) or isinstance(end, Expr):
-        raise Declined("linspace between sizes")
+    if isinstance(start, Expr | Value) or isinstance(end, Expr | Value):
+        raise Declined("linspace between numbers that are computed")
     # torch takes the ends in the result's dtype, and the step too unless that is an integer
     b, dtype = call.b, call.dtype
     start, end = dtype.element(start), dtype.element(end)

@@ -166,17 +166,6 @@ def test_a_size_that_is_the_value_of_a_tensor():
             compiled(torch.randn(6), torch.tensor(counts))
 
 
-def test_a_number_that_may_be_no_size_is_refused():
-    class Scaled(torch.nn.Module):
-        def forward(self, x, by):
-            return x * by.item()
-
-    with pytest.raises(DimError, match=r"may be negative(.|\n)*torch._check\(n >= 0\)"):
-        import_module(Scaled(), (torch.randn(3), torch.tensor(2)))
-    with pytest.raises(UnsupportedOp, match="a number of f32: compute with the tensor itself"):
-        import_module(Scaled(), (torch.randn(3), torch.tensor(2.5)))
-
-
 def test_faults_are_those_of_the_branch_that_runs():
     class Looks(torch.nn.Module):
         def forward(self, flag, x, at):

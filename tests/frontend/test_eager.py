@@ -127,3 +127,17 @@ print(tilewright.load(sys.argv[1])(np.ones(3, np.float32)).numpy(), "torch" in s
     assert "aten.digamma.default(_)\n" in told
     assert "aten.polygamma.default(1, _)\n" in told
     assert told.endswith("[13. 13. 13.] False\n")
+
+
+def test_checks_of_values_run_and_are_no_results():
+    class Solve(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.solve(x, x[0]) + torch.linalg.inv(x).sum(0)
+
+    x = torch.eye(3) * 2
+    with pytest.raises(UnsupportedOp, match=r"_linalg_check_errors(.|\n)*'fallback': 'eager'"):
+        import_module(Solve(), (x,))
+    compiled = tilewright.compile(Solve(), (x,), target="cpu", options=EAGER)
+    torch.testing.assert_close(compiled(x), Solve()(x))
+    with pytest.raises(RuntimeError, match="is singular"):
+        compiled(torch.zeros(3, 3))
