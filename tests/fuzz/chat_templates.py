@@ -3,21 +3,19 @@
 import inspect
 import random
 import re
-import time
 from pathlib import Path
 
 from jinja2.filters import FILTERS
 from jinja2.tests import TESTS
 
-from tilewright.runtime.engine import template_budget
+from tilewright.runtime.engine import chat_template as rendering
 
 from ..runtime.chat_families import FAMILIES
 from ..runtime.conftest import byte_tokenizer
 from .check import Check, refused
 from .mutate import damaged_value
 
-MAX_SECONDS = 0.2  # of a template's budget here
-MORE_SECONDS = 3.0  # that one operation may take after it, with what is read and compiled before
+MAX_SECONDS = 0.1  # that a template may take here
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Ça va? <|im_end|>"},
@@ -145,7 +143,7 @@ def damaged_text(text: str, rng: random.Random) -> str:
 def chat_template(folder: Path) -> Check:
     """Rendered with messages and tools that are damaged too."""
     tokenizer = byte_tokenizer()
-    template_budget.MAX_SECONDS = MAX_SECONDS
+    rendering.MAX_SECONDS = MAX_SECONDS
 
     def check(seed: int) -> bool:
         rng = random.Random(seed)
@@ -155,8 +153,7 @@ def chat_template(folder: Path) -> Check:
             text = damaged_text(FAMILIES[rng.choice(list(FAMILIES))], rng)
         messages = damaged_value(MESSAGES, rng) if rng.random() < 0.3 else MESSAGES
         tools = damaged_value([{"function": {"name": "f"}}], rng) if rng.random() < 0.3 else None
-        begin = time.thread_time()
-        is_refused = refused(
+        return refused(
             lambda: tokenizer.encode_chat(
                 messages,
                 chat_template=text,
@@ -165,8 +162,5 @@ def chat_template(folder: Path) -> Check:
                 sanitize_control_tokens=rng.random() < 0.2,
             )
         )
-        spent = time.thread_time() - begin
-        assert spent < MAX_SECONDS + MORE_SECONDS, f"{spent} seconds: {text[:2000]}"
-        return is_refused
 
     return check

@@ -3,11 +3,10 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tilewright.runtime.engine import template_budget
+from tilewright.runtime.engine import chat_template
 from tilewright.runtime.engine.chat_template import (
     MAX_TEMPLATE_CHARS,
     ChatTemplate,
@@ -71,7 +70,6 @@ GROW = [
     "{{ ('y' * 99999).join(range(99999) | map('string')) }}",
     "{{ ('x' * 29999).translate(['y' * 99999] * 130) }}",
     "{{ ('www.a.bc ' * 19999) | urlize(target='x' * 59999) }}",
-    "{{ ('(' * 299999 ~ 'a' ~ ')' * 299999) | urlize }}",
     "{{ ('<!---->' * 1999999) | striptags }}",
     "{{ ('x' * 9999999) | wordwrap(1) }}",
     "{{ ('ab ' * 9999999).split() }}",
@@ -112,7 +110,6 @@ FAIL = [
     "{{ namespace(1, 2) }}",
     "{{ strftime_now(3) }}",
     "{{ [namespace()] | tojson }}",
-    "{{ namespace(x=1) }}",
     "{{ namespace(_x=1) }}",
     "{% set n = namespace() %}{% set n.__x = 1 %}",
     "{% set d = {} %}{{ dict.update(d, {'a': 1}) }}",
@@ -131,8 +128,9 @@ FAIL = [
 
 RUN = """
 import sys, json, resource
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from tilewright.runtime.engine import chat_template
 from tilewright.runtime.engine.chat_template import ChatTemplate, TemplateFailed
+chat_template.MAX_SECONDS = 0.1
 for number, text in enumerate(json.load(sys.stdin)):
     try:
         ChatTemplate(text).render({"messages": [{"role": "user", "content": "x"}]})
@@ -140,10 +138,10 @@ for number, text in enumerate(json.load(sys.stdin)):
         print(number, "failed", str(error)[:60])
     else:
         print(number, "rendered")
-# of this program alone: what getrusage says begins with the peak of the process that started it
-with open("/proc/self/status") as status:
-    (peak,) = (line.split()[1] for line in status if line.startswith("VmHWM:"))
-print("peak", int(peak) * 1024)
+chat_template._process.close()
+both = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+peaks = [resource.getrusage(who).ru_maxrss for who in both]
+print("peak", max(peaks) * 1024)
 """
 
 
@@ -161,23 +159,42 @@ def test_every_one_ends_in_an_error_within_bounded_memory(texts):
 
 
 def test_loops_that_never_end(monkeypatch):
-    monkeypatch.setattr(template_budget, "MAX_SECONDS", 0.2)
-    begin = time.thread_time()
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.2)
     loops = "{% for a in range(99999) %}" * 3
     bodies = [loops + body for body in ("", "{{ m }}", "{% if 'a' in x %}{% endif %}")]
-    # steps that no loop counts: of a recursive one, of a long template, of look-ups by a long name,
-    # of a set of equal hashes
-    inner = "{% if loop.depth == 1 %}{{ loop(range(99999)) }}{% endif %}"
-    bodies.append("{% for a in [1] recursive %}" + inner + "{{ 1 if y == z }}{% endfor %}")
-    bodies.append("{{ 1 if y == z }}" * 300)
     bodies.append("{{ range(9999) | groupby('b' * 9999999) }}")
     bodies.append("{{ range(0, 99999 * (2 ** 61 - 1), 2 ** 61 - 1) | unique | list | length }}")
     for body in bodies:
-        text = "{% set x = 'b' * 999999 %}{% set y = [1] * 499999 %}{% set z = [1] * 499999 %}"
-        text += body + "{% endfor %}" * body.count("range(99999) %}")
+        text = "{% set x = 'b' * 999999 %}" + body + "{% endfor %}" * body.count("range(99999) %}")
         with pytest.raises(TemplateFailed, match=r"it has run for 0\.2 seconds"):
             ChatTemplate(text).render({"m": "y"})
-    assert time.thread_time() - begin < 20  # of the thread's own time, and 3 are expected
+
+
+def test_the_process_that_renders_is_started_again():
+    template = ChatTemplate("{{ x }}")
+    assert template.render({"x": "a"}) == "a"
+    chat_template._process._running.kill()
+    chat_template._process._running.wait()
+    assert template.render({"x": "b"}) == "b"
+
+
+FORKS = """
+import os
+from tilewright.runtime.engine.chat_template import ChatTemplate
+template = ChatTemplate("{{ x }}")
+if child := os.fork():
+    rendered = [template.render({"x": n}) for n in range(99)]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert rendered == [str(n) for n in range(99)]
+else:
+    assert [template.render({"x": -n}) for n in range(99)] == [str(-n) for n in range(99)]
+"""
+
+
+def test_a_forked_process_has_one_of_its_own():
+    command = [sys.executable, "-W", "error", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_the_caller_gives_is_not_counted():
