@@ -5,6 +5,7 @@ Invariant: groups never depend on each other in a circle, so they can be put in 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any
 
 from ..ir.axes import Axes
@@ -95,8 +96,7 @@ class Groups:
         if node not in self._producers:
             found = dict.fromkeys(self.graph.binders.get(node, ()))
             for operand in node.operands:
-                for producer in self.sources(operand):
-                    found[producer] = None
+                found |= dict.fromkeys(self.sources(operand))
             self._producers[node] = tuple(found)
         return self._producers[node]
 
@@ -113,8 +113,7 @@ class Groups:
             found: dict[Node, None] = {}
             users = [u for result in node.results for u in self.graph.uses.get(result, ())]
             for user in (*users, *self.graph.sized.get(node, ())):
-                for reader in (user,) if user in self.of else self.readers(user):
-                    found[reader] = None
+                found |= dict.fromkeys((user,) if user in self.of else self.readers(user))
             self._readers[node] = tuple(found)
         return self._readers[node]
 
@@ -202,31 +201,21 @@ class Groups:
         for node in other.nodes:
             self.of[node] = into
 
-    def move(self, node: Node, into: Group) -> None:
-        """Move a node that is alone in its group."""
-        assert self.of[node].nodes == {node}, "only a node alone in its group can be moved"
-        self.merge(into, self.of[node])
-
     # ---- the end: groups in order ----
 
     def ordered(self) -> list[Group]:
         """Groups in an order in which each comes after those it reads."""
-        groups = self.all()
-        waiting = dict.fromkeys(groups, 0)
-        for group in groups:
+        sorter = TopologicalSorter(dict.fromkeys(self.all(), ()))
+        for group in self.all():
             for following in self.next_groups(group):
-                waiting[following] += 1
-        ready = [g for g in groups if not waiting[g]]
+                sorter.add(following, group)
+        sorter.prepare()
+        ready: list[Group] = []
         order: list[Group] = []
-        while ready:
-            ready.sort(key=lambda g: -g.first)
-            group = ready.pop()
-            order.append(group)
-            for following in self.next_groups(group):
-                waiting[following] -= 1
-                if not waiting[following]:
-                    ready.append(following)
-        assert len(order) == len(groups), "groups depend on each other in a circle"
+        while sorter.is_active():
+            ready = sorted([*ready, *sorter.get_ready()], key=lambda g: -g.first)
+            order.append(ready.pop())
+            sorter.done(order[-1])
         return order
 
     def members(self, group: Group) -> list[Node]:

@@ -47,7 +47,6 @@ class Fusion:
         self.target = target
         self.findings = findings
         self.facts = graph.facts
-        require_kinds(graph)
         self.groups = Groups(graph, kind_of)
         self.kept: set[Value] = set()  # what is read as it lies
 
@@ -66,9 +65,44 @@ class Fusion:
         return self.groups
 
     def require_templates(self) -> None:
-        """UnsupportedOp for what its op refuses, or its own template does not take, even alone."""
-        reasons = {n: n.refusal or g.template.why_not(g, n) for n, g in self.groups.of.items()}
-        raise_if_any([(node, reason) for node, reason in reasons.items() if reason is not None])
+        """One UnsupportedOp for all nodes without a kernel, equal ones once, with first places."""
+        found: dict[tuple[str, str], list[Node]] = {}
+        for node in self.graph.nodes:
+            if (reason := self.why_no_kernel(node)) is not None:
+                found.setdefault((node.op.name, reason), []).append(node)
+        if found:
+            raise UnsupportedOp(
+                f"no kernel for {', '.join(dict.fromkeys(name for name, _ in found))}",
+                where=next((n.loc for nodes in found.values() for n in nodes if n.loc), ""),
+                facts="\n".join(
+                    f"{name} x {len(nodes)}, first "
+                    f"{nodes[0].loc or 'of ' + str(nodes[0].results[0].type)}: {reason}"
+                    for (name, reason), nodes in found.items()
+                ),
+                fix="write it in other operations, or add a template: "
+                "see docs/adding_a_template.md",
+            )
+
+    def why_no_kernel(self, node: Node) -> str | None:
+        """Why its op refuses it, or no template takes it, not even alone."""
+        if kind_of(node) is None:
+            known = ", ".join(sorted(kind for template in TEMPLATES for kind in template.kinds))
+            return f"no template takes ops of its kind; they take {known}, not {node.op.kind}"
+        group = self.groups.of.get(node)
+        return None if group is None else node.refusal or group.template.why_not(group, node)
+
+    def join(
+        self, what: str, into: Group, own: Group, problem: str | None, value: Value, name: str = ""
+    ) -> bool:
+        """Make `own` part of `into`; where a problem or a circle forbids it, report that."""
+        if problem is None and not self.groups.can_merge(into, own):
+            problem = "the groups would depend on each other"
+        if problem is None:
+            self.groups.merge(into, own)
+            self.findings.fire(what)
+            return True
+        self.refuse(what, name + problem, value)
+        return False
 
     def refuse(self, what: str, reason: str, value: Value | None = None) -> None:
         """Report a join that was considered and not made, with the bytes it would have saved."""
@@ -174,14 +208,7 @@ class Fusion:
             ]
             # the last product: the other operands are then there already
             for group, value in sorted(candidates, key=lambda c: -c[0].last):
-                problem = group.template.why_not(group, node)
-                if problem is None and not groups.can_merge(group, own):
-                    problem = "another operand depends on the product"
-                if problem is not None:
-                    self.refuse("epilogue", problem, value)
-                else:
-                    groups.merge(group, own)
-                    self.findings.fire("epilogue")
+                if self.join("epilogue", group, own, group.template.why_not(group, node), value):
                     break
 
     # ---- statistics of rows go into products ----
@@ -221,15 +248,10 @@ class Fusion:
         if not self.groups.alone(node):
             return False
         problem = group.template.why_not(group, node)
-        if problem is None and not self.groups.can_merge(group, self.groups.of[node]):
-            problem = "another operand depends on the reduction"
-        if problem is not None:
-            if node.op.kind in ("elementwise", "reduce", "composite"):
-                self.refuse("reduction", f"{node.op.name}: {problem}", node.results[0])
+        if problem is not None and node.op.kind not in ("elementwise", "reduce", "composite"):
             return False
-        self.groups.move(node, group)
-        self.findings.fire("reduction")
-        return True
+        own, name = self.groups.of[node], f"{node.op.name}: "
+        return self.join("reduction", group, own, problem, node.results[0], name)
 
     def give_back(self, group: Group) -> None:
         """Take out nodes that others read but that the kernel cannot store."""
@@ -256,20 +278,16 @@ class Fusion:
                 continue
             readers = groups.reading_groups(node)
             if len(readers) == 1:
-                self.merge_into_reader(node, own, readers[0])
+                (reader,) = readers
+                problem = self.reader_problem(node, own, reader)
+                self.join("vertical", reader, own, problem, node.results[0])
             elif len(readers) > 1:
-                self.repeat_or_store(node, own, readers)
-
-    def merge_into_reader(self, node: Node, own: Group, reader: Group) -> None:
-        groups = self.groups
-        problem = self.reader_problem(node, own, reader)
-        if problem is not None:
-            self.refuse("vertical", problem, node.results[0])
-        elif groups.can_merge(own, reader):
-            groups.merge(reader, own)
-            self.findings.fire("vertical")
-        else:
-            self.refuse("vertical", "the groups would depend on each other", node.results[0])
+                problem = self.repeat_problem(node, own, readers)
+                if problem is None:
+                    groups.free(node)
+                    self.findings.fire("repeat")
+                else:
+                    self.refuse("repeat", problem, node.results[0])
 
     def reader_problem(self, node: Node, own: Group, reader: Group) -> str | None:
         """Why `own` cannot become a part of `reader`."""
@@ -281,14 +299,6 @@ class Fusion:
             return "another result of the group is read elsewhere"
         problems = (reader.template.why_not(reader, n) for n in own.nodes)
         return next((problem for problem in problems if problem is not None), None)
-
-    def repeat_or_store(self, node: Node, own: Group, readers: list[Group]) -> None:
-        problem = self.repeat_problem(node, own, readers)
-        if problem is None:
-            self.groups.free(node)
-            self.findings.fire("repeat")
-        else:
-            self.refuse("repeat", problem, node.results[0])
 
     def repeat_problem(self, node: Node, own: Group, readers: list[Group]) -> str | None:
         """Why a value that several groups read is stored."""
@@ -320,11 +330,9 @@ class Fusion:
         for sharing in by_input.values():
             if len(sharing) < 2:
                 continue
-            current: Group | None = None
-            for group in dict.fromkeys(groups.of[g.anchor] for g in sharing):
-                if current is None or group is current:
-                    current = group
-                elif groups.path(current, group, direct=True) or groups.path(
+            current, *others = dict.fromkeys(groups.of[g.anchor] for g in sharing)
+            for group in others:
+                if groups.path(current, group, direct=True) or groups.path(
                     group, current, direct=True
                 ):
                     current = group  # a later one: it may take those after it
@@ -342,29 +350,3 @@ class Fusion:
                     seen.add(v)
                     if not self.graph.is_weight(v):
                         yield v
-
-
-def require_kinds(graph: Graph) -> None:
-    """UnsupportedOp for all nodes of kinds that no template has."""
-    known = sorted(kind for template in TEMPLATES for kind in template.kinds)
-    reason = f"no template takes ops of its kind; they take {', '.join(known)}"
-    raise_if_any([(n, f"{reason}, not {n.op.kind}") for n in graph.nodes if kind_of(n) is None])
-
-
-def raise_if_any(problems: list[tuple[Node, str]]) -> None:
-    """One UnsupportedOp for all nodes without a kernel, equal ones once, with the first place."""
-    if not problems:
-        return
-    found: dict[tuple[str, str], list[Node]] = {}
-    for node, reason in problems:
-        found.setdefault((node.op.name, reason), []).append(node)
-    raise UnsupportedOp(
-        f"no kernel for {', '.join(dict.fromkeys(name for name, _ in found))}",
-        where=next((n.loc for n, _ in problems if n.loc), ""),
-        facts="\n".join(
-            f"{name} x {len(nodes)}, first {nodes[0].loc or 'of ' + str(nodes[0].results[0].type)}:"
-            f" {reason}"
-            for (name, reason), nodes in found.items()
-        ),
-        fix="write it in other operations, or add a template: see docs/adding_a_template.md",
-    )

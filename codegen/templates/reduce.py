@@ -89,9 +89,6 @@ class ReduceTemplate(Template):
     ) -> tuple[Reduce]:
         return (_RowLowering(inliner, nodes).lower(outputs),)
 
-    def points(self, part: Reduce) -> Dim:
-        return product(a.extent for a in (*part.rows, part.axis))
-
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         (part,) = kernel.parts
         facts = index_facts(kernel, ())

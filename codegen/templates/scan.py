@@ -98,9 +98,6 @@ class ScanTemplate(SurroundedTemplate):
         is_across = any(d != 1 for d in x.shape[at + 1 :])
         return (Scan(rows, axes[at], value, node.op.combine, dtype, stores, is_across),)
 
-    def points(self, part: Scan) -> Dim:
-        return product(a.extent for a in (*part.rows, part.axis))
-
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         (part,) = kernel.parts
         facts = index_facts(kernel, ())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ir.dim import Dim, product
+from ...ir.dim import Dim
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
 from ...ir.op import normalize_axis
@@ -94,9 +94,6 @@ class SortTemplate(SurroundedTemplate):
         rows = tuple(a for i, a in enumerate(axes) if i != at and a.extent != 1)
         descends = node.attrs.get("descending", node.attrs.get("largest"))
         return (Sort(rows, axes[at], value, descends, rank, stores),)
-
-    def points(self, part: Sort) -> Dim:
-        return product(a.extent for a in (*part.rows, part.axis))
 
     def operations(self, part: Sort) -> Dim:
         """How often elements are compared depends on the way: not counted."""

@@ -7,7 +7,7 @@ A template is one file here; each language adds a printer of its part (`cpp/prin
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...ir.dim import Dim
+from ...ir.dim import Dim, product
 from ...ir.errors import BuildError
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
@@ -94,8 +94,11 @@ class Template:
     # ---- cost ----
 
     def points(self, part: Any) -> Dim:
-        """Points of the part's iteration space: how often an element is read through an index."""
-        raise NotImplementedError
+        """Points of the part's iteration space: how often an element is read through an index.
+
+        Those of rows and an axis; a part over other axes has its own.
+        """
+        return product(a.extent for a in (*part.rows, part.axis))
 
     def operations(self, part: Any) -> Dim:
         """Arithmetic operations: a multiply-add counts 2, any other function 1."""
