@@ -19,7 +19,6 @@ SAME = {
     "combine": "what a reduction does, and how each language prints it",
     "elements": "the walks over elements, and how each language prints them",
     "emit": "a kernel as the text of each language",
-    "printers": "the list of each language's printers",
 }
 SAME_CLASSES = {"Printer": "the functions that print a part, in each language's own terms"}
 

@@ -22,11 +22,6 @@ from .sweep import Sink, buffer_sink, store_sink, sweep
 _MICRO = {"bf16": "tw_micro_bf16", "f16": "tw_micro_f16", "f32": "tw_micro_f32"}
 
 
-def contract_headers(part: Contract) -> list[str]:
-    """Headers the part's code includes."""
-    return ["tw_contract.h"]
-
-
 def is_tiled(part: Contract) -> bool:
     """Whether sums are f32, so that the tiled form applies."""
     return accumulator_of(part.x_dtype) == f32

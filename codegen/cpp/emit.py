@@ -1,10 +1,50 @@
 """A kernel of the loop IR as one C++ source: an entry point and a function a part."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from ...ir.errors import BuildError
 from ...ir.target import Target
 from ..backend import printer_of
-from ..loops import LoopKernel
-from .printers import PRINTERS
+from ..loops import Contract, LoopKernel, Part, Pointwise, Reduce, Sample
+from ..templates.attention import Attention
+from ..templates.scan import Scan
+from ..templates.scatter import Scatter
+from ..templates.sort import Sort
+from .contract import contract_scratch, emit_contract
+from .pointwise import emit_pointwise
+from .reduce import emit_reduce, reduce_scratch
+from .scan import emit_scan, scan_scratch
+from .scatter import emit_scatter, scatter_scratch
+from .sort import emit_sort, sort_scratch
+from .special import attention_scratch, emit_attention, emit_sample, sample_scratch
+
+
+@dataclass(frozen=True)
+class Printer:
+    """`emit(kernel, part, name)`: lines that define the function `name`, as abi.py has it.
+
+    `header`: the file of this folder that those lines need. `scratch(kernel, part, name)`: lines
+    that add to `need` what the part uses of the team's scratch. A part with scratch stands alone in
+    its kernel: two would use it and the team's counters at the same time.
+    """
+
+    emit: Callable[[LoopKernel, Any, str], Sequence[str]]
+    header: str
+    scratch: Callable[[LoopKernel, Any, str], Sequence[str]] | None = None
+
+
+PRINTERS: dict[type[Part], Printer] = {
+    Pointwise: Printer(emit_pointwise, "tw_math.h"),
+    Reduce: Printer(emit_reduce, "tw_reduce.h", reduce_scratch),
+    Scan: Printer(emit_scan, "tw_scan.h", scan_scratch),
+    Scatter: Printer(emit_scatter, "tw_scan.h", scatter_scratch),
+    Sort: Printer(emit_sort, "tw_sort.h", sort_scratch),
+    Contract: Printer(emit_contract, "tw_contract.h", contract_scratch),
+    Attention: Printer(emit_attention, "tw_attention.h", attention_scratch),
+    Sample: Printer(emit_sample, "tw_sample.h", sample_scratch),
+}
 
 
 def emit_kernel(kernel: LoopKernel, name: str, target: Target) -> str:
@@ -21,17 +61,15 @@ def emit_kernel(kernel: LoopKernel, name: str, target: Target) -> str:
     functions: list[str] = []
     calls: list[str] = []
     needs: list[str] = []
-    headers: list[str] = []
     for i, (part, printer) in enumerate(zip(kernel.parts, printers)):
         part_name = f"{name}_{i}"
         functions += [*printer.emit(kernel, part, part_name), ""]
         calls.append(f"    {part_name}(p, d, team);")
         if printer.scratch is not None:
             needs += printer.scratch(kernel, part, part_name)
-        headers += [h for h in printer.headers(part) if h not in headers]
     source = [
         f"// {kernel.template} kernel {name}",
-        *(f'#include "{h}"' for h in headers),
+        *dict.fromkeys(f'#include "{printer.header}"' for printer in printers),
         "",
         *functions,
         f'extern "C" void {name}(TW_ARGS) {{',

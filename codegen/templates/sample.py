@@ -34,6 +34,7 @@ class SampleSplit(Schedule):
 
     piece: int
     pieces: int
+    num_warps: int = 4
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a template is: how groups of one kind become parts of kernels, their cost, their schedules.
 
-A template is one file here; each language adds a printer of its part (`cpp/printers.py`,
-`triton/printers.py`). docs/adding_a_template.md adds one.
+A template is one file here; each language adds a printer of its part (`cpp/emit.py`,
+`triton/emit.py`). docs/adding_a_template.md adds one.
 """
 
 from collections.abc import Collection, Mapping, Sequence

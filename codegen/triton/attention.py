@@ -15,45 +15,21 @@ from ...ir.types import bool_, f32
 from ..loops import LoopKernel, feed_dtype
 from ..templates.attention import Attention, AttentionSchedule, Located
 from ..templates.template import power_of_2
-from .body import Body, Context, Emitted, finish
-from .elements import Emitter
+from .launch import Context, Emitter
 from .names import value_type
 
 LOG2_E, LN_2 = log2(e), log(2)
 
 
-def emit_attention(kernel: LoopKernel, schedule: AttentionSchedule, context: Context) -> Emitted:
+class AttentionEmitter(Emitter):
     """The launch that walks the keys: (tiles of queries, KV heads, splits) programs."""
-    (part,) = kernel.parts
-    assert isinstance(part, Attention)
-    body = Body.waiting(context)
-    _Emitter(kernel, part, schedule, body, context.interpret).emit()
-    tiles: Dim = ceildiv(part.queries, schedule.queries)
-    if part.pages is None:
-        tiles = tiles * product(part.batch)
-    elif schedule.queries > 1:
-        # a sequence's last tile may be partly empty: one more tile a sequence is enough
-        tiles = tiles + part.pages.sequences
-    return finish(
-        kernel,
-        body,
-        context,
-        grid=(tiles, part.num_kv_heads, schedule.splits),
-        num_warps=schedule.num_warps,
-        num_stages=schedule.num_stages,
-    )
 
+    fuses = True
+    part: Attention
 
-class _Emitter(Emitter):
-    def __init__(
-        self,
-        kernel: LoopKernel,
-        part: Attention,
-        schedule: AttentionSchedule,
-        body: Body,
-        interpret: bool,
-    ):
-        super().__init__(kernel, part, schedule, body)
+    def __init__(self, kernel: LoopKernel, schedule: AttentionSchedule, context: Context):
+        super().__init__(kernel, schedule, context)
+        part = self.part
         self.group = part.num_heads // part.num_kv_heads
         # a matrix tile has at least 16 rows
         self.rows = max(16, power_of_2(schedule.queries * self.group))
@@ -63,7 +39,7 @@ class _Emitter(Emitter):
         )
         q, k, v = (kernel.params[x.param].type.dtype for x in (part.q, part.k, part.v))
         # what the matrix unit is given: queries and keys; weights and values
-        self.feed, self.v_feed = (f32 if interpret else feed_dtype(q, x) for x in (k, v))
+        self.feed, self.v_feed = (f32 if context.interpret else feed_dtype(q, x) for x in (k, v))
         self.own = len(kernel.params) - (3 if schedule.splits > 1 else 0)
         self.adds_mask = (
             part.mask is not None and kernel.params[part.mask.param].type.dtype != bool_
@@ -105,14 +81,21 @@ class _Emitter(Emitter):
     def num_batch(self) -> int:
         return len(self.part.batch)
 
-    def emit(self) -> None:
-        if self.part.pages is None:
+    def emit(self) -> tuple[Dim, ...]:
+        part, schedule = self.part, self.schedule
+        tiles: Dim = ceildiv(part.queries, schedule.queries)
+        if part.pages is None:
             self.find_batch()
             self.attend()
-            return
-        self.find_sequence()
-        with self.body.block("if query < stop:", is_conditional=True):
-            self.attend()
+            tiles = tiles * product(part.batch)
+        else:
+            self.find_sequence()
+            with self.body.block("if query < stop:", is_conditional=True):
+                self.attend()
+            if schedule.queries > 1:
+                # a sequence's last tile may be partly empty: one more tile a sequence is enough
+                tiles = tiles + part.pages.sequences
+        return tiles, part.num_kv_heads, schedule.splits
 
     def attend(self) -> None:
         self.load_queries()

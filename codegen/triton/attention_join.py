@@ -1,5 +1,7 @@
 """The launches of attention whose keys several programs share: partial results, and their join."""
 
+from collections.abc import Sequence
+
 from ...ir.dim import symbol
 from ...ir.types import TensorType, f32
 from ..loops import (
@@ -18,18 +20,16 @@ from ..loops import (
 )
 from ..templates.attention import Attention, AttentionSchedule
 from ..templates.reduce import ReduceSchedule
-from ..templates.template import Schedule, power_of_2
+from ..templates.template import power_of_2
 from .split_kernels import Piece, handed_on
 
 
-def attention_pieces(
-    kernel: LoopKernel, schedule: AttentionSchedule
-) -> tuple[list[Piece], list[Schedule]]:
+def attention_pieces(kernel: LoopKernel, schedule: AttentionSchedule) -> Sequence[Piece]:
     """The launches of a schedule: one, or one that leaves partial results and one that joins."""
     (part,) = kernel.parts
     assert isinstance(part, Attention)
     if schedule.splits == 1:
-        return [Piece(kernel)], [schedule]
+        return [Piece(kernel, schedule)]
     splits, own = schedule.splits, len(kernel.params)
     rows = (part.tokens, part.num_heads)
     spaces = {
@@ -37,9 +37,9 @@ def attention_pieces(
         "largest": TensorType((splits, *rows), f32),
         "total": TensorType((splits, *rows), f32),
     }
-    pieces = handed_on(kernel, part, _join(part, splits, own), spaces, ("_split", "_join"))
-    per_program = min(128, power_of_2(part.value_dim))
-    return list(pieces), [schedule, ReduceSchedule(per_program, power_of_2(splits), True, 4)]
+    join = ReduceSchedule(min(128, power_of_2(part.value_dim)), power_of_2(splits), True, 4)
+    second = _join(part, splits, own), join
+    return handed_on(kernel, (part, schedule), second, spaces, ("_split", "_join"))
 
 
 def _join(part: Attention, splits: int, own: int) -> Reduce:

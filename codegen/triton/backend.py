@@ -13,10 +13,9 @@ from ..backend import GroupLaunch, GroupLaunches, Variant, printer_of
 from ..loops import LoopKernel
 from ..templates import choices
 from .binary import require_triton
-from .body import Emitted
-from .emit import emit_kernel, workspace_types
+from .emit import PRINTERS, emit_kernel, workspace_types
+from .launch import Emitted
 from .pool import compile_all
-from .printers import PRINTERS
 
 # Where a launch stands in its group: before the main one (""), or after it.
 _ORDER = ("_x", *(f"_m{number}" for number in range(32)), "", "_sum", "_join")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...ir.errors import BuildError
 from ...ir.target import Target
-from .body import Emitted
+from .launch import Emitted
 
 
 @dataclass(frozen=True)

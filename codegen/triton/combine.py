@@ -29,7 +29,7 @@ class Fold:
 
     helpers: tuple[str, ...] = ()  # functions that the kernel's module needs
 
-    def __init__(self, body: Body, reduction: Reduction, shape: str, word: str):
+    def __init__(self, body: Body, reduction: Reduction, shape: list[int], word: str):
         self.body, self.reduction, self.shape, self.word = body, reduction, shape, word
         self.dtype = carried(reduction.running)
         self.start = reduction.combine.identity_of(reduction.value.dtype)
@@ -101,7 +101,7 @@ class PlaceFold(Fold):
 class InOrder(Fold):
     """Any associative combine. The index, where it is wanted, goes along with the value."""
 
-    def __init__(self, body: Body, reduction: Reduction, shape: str, kernel: LoopKernel):
+    def __init__(self, body: Body, reduction: Reduction, shape: list[int], kernel: LoopKernel):
         super().__init__(body, reduction, shape, f"combine_{reduction.name}")
         self.picks = reduction.combine.picks_index
         function = combine_function(kernel, reduction.combine, reduction.running, self.word)
@@ -112,7 +112,7 @@ class InOrder(Fold):
 
     def begin(self) -> None:
         self.acc = self.body.fresh("acc")
-        rows = f"{self.shape.split(',')[0]}, 1]"
+        rows = [self.shape[0], 1]
         start = constant(self.start, self.dtype)
         self.body.line(f"{self.acc} = tl.full({rows}, {start}, {value_type(self.dtype)})")
         if self.picks:
@@ -138,7 +138,7 @@ class InOrder(Fold):
         return f"{value} != 0" if self.reduction.dtype == bool_ else value
 
 
-def fold_of(body: Body, reduction: Reduction, shape: str, kernel: LoopKernel) -> Fold:
+def fold_of(body: Body, reduction: Reduction, shape: list[int], kernel: LoopKernel) -> Fold:
     """How `reduction` runs over tiles of `shape`."""
     combine = reduction.combine
     word = _WORDS.get((combine.function, combine.identity))
@@ -174,7 +174,7 @@ def combine_function(kernel: LoopKernel, combine: Combine, dtype: DType, name: s
     With `picks_index`, of values and their indices in turn: (x, x_at, y, y_at).
     """
     body = Body()
-    env = Env(body, kernel, (), {}, "", 0)
+    env = Env(body, kernel)
     for text in "xy":
         given = Val(text)
         env.refs[text] = env.to(given, i32, bool_) if dtype == bool_ else given

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import frexp
-from typing import Any
 
 from ...ir.abi import RECORD_WORDS
 from ...ir.dim import Dim
@@ -23,7 +22,7 @@ from ..loops import (
     Select,
     Store,
 )
-from .body import Body, symbol_type
+from .body import Body
 from .names import constant, dim_text, value_type
 from .scalars import apply
 
@@ -52,29 +51,33 @@ class Val:
     dims: frozenset[int] = NOTHING
 
 
+def symbol_type(kernel: LoopKernel, name: str) -> str:
+    """i32 where the symbol is proved to fit, else i64."""
+    known = kernel.ranges.get(name)
+    return "i32" if known is not None and known.hi is not None and known.hi < 2**31 else "i64"
+
+
 class Env:
     """Emits elements at one place of the iteration space, into `body`.
 
-    shape: text of the tile's shape ("[BM, BN]"); eviction: cache policy of loads, by parameter.
+    shape: of the tile; eviction: cache policy of loads, by parameter.
     """
 
     def __init__(
         self,
         body: Body,
         kernel: LoopKernel,
-        extents: Iterable[Axis],
-        axes: Mapping[str, AxisVar],
-        shape: str,
-        rank: int,
+        extents: Iterable[Axis] = (),
+        axes: Mapping[str, AxisVar] = {},
+        shape: Sequence[int] = (),
         refs: dict[str, Val] | None = None,
         eviction: Mapping[int, str] | None = None,
     ):
         self.body, self.kernel, self.axes = body, kernel, dict(axes)
-        self.shape, self.rank = shape, rank
+        self.shape = list(shape)  # prints as Triton spells a shape
         self.refs = {} if refs is None else refs  # shared: results appear as they are made
-        self.eviction = dict(eviction or {})
-        self.extents = tuple(extents)
-        self.facts = index_facts(kernel, self.extents)
+        self.eviction = eviction or {}
+        self.facts = index_facts(kernel, extents)
         self._memo: dict[tuple, Val] = {}
 
     # ---- elements ----
@@ -93,7 +96,7 @@ class Env:
 
     def whole(self, value: Val) -> str:
         """The value over the whole tile."""
-        if len(value.dims) == self.rank:
+        if len(value.dims) == len(self.shape):
             return value.text
         return self.body.name(f"tl.broadcast_to({value.text}, {self.shape})", value.axes)
 
@@ -202,10 +205,10 @@ class Env:
             text = f"{value.text}.to({value_type(dtype)})"
         return self._named(text, [value])
 
-    def _named(self, text: str, parts: Sequence[Val]) -> Val:
+    def _named(self, text: str, parts: Sequence[Val], prefix: str = "t") -> Val:
         axes = NOTHING.union(*(p.axes for p in parts))
         dims = NOTHING.union(*(p.dims for p in parts))
-        return Val(self.body.name(text, axes), axes, dims)
+        return Val(self.body.name(text, axes, prefix), axes, dims)
 
     # ---- the ends of axes ----
 
@@ -239,33 +242,31 @@ class Env:
 
     def inside(self, along: Axis, value: Val) -> Val:
         """The value, 0 past the end of an axis: what is made of masked loads need not be 0."""
-        axis = self.axes[along.name]
-        if axis.mask is None:
+        masks = self._masks([along.name])
+        if not masks:
             return value
-        depends = value.axes | {along.name}
-        text = self.body.name(f"tl.where({axis.mask}, {value.text}, 0)", depends)
-        return Val(text, depends, value.dims | axis.dims)
+        return self._named(f"tl.where({masks[0].text}, {value.text}, 0)", [value, *masks])
 
     # ---- dims ----
 
-    def dim(self, dim: Dim, indirect: Mapping[str, Val] | None = None, prefix: str = "") -> Val:
+    def dim(self, dim: Dim, indirect: Mapping[str, Val] = {}) -> Val:
         """An index expression; 64 bits wide where 32 are not proved enough."""
         is_wide = not self.facts.fits_32_bits(dim)
         used: list[Val] = []
 
         def leaf(name: str, wide: bool) -> str:
-            value, bits = self._leaf(name, indirect or {})
-            used.append(value)
+            value, bits = self._leaf(name, indirect)
             if wide and bits == 32:
-                return self.body.name(f"{value.text}.to(tl.int64)", value.axes)
+                value = self._named(f"{value.text}.to(tl.int64)", [value])
+            used.append(value)
             return value.text
 
         text = dim_text(dim, leaf, self.facts, is_wide)
-        axes = NOTHING.union(*(v.axes for v in used))
-        dims = NOTHING.union(*(v.dims for v in used))
-        if text.isidentifier() or isinstance(dim, int):
-            return Val(text, axes, dims)
-        return Val(self.body.name(text, axes, prefix or "i"), axes, dims)
+        if isinstance(dim, int):
+            return Val(text)
+        if text.isidentifier():
+            return used[0]
+        return self._named(text, used, "i")
 
     def _leaf(self, name: str, indirect: Mapping[str, Val]) -> tuple[Val, int]:
         if name in self.axes:
@@ -273,9 +274,7 @@ class Env:
             return Val(axis.text, frozenset([name]), axis.dims), 32
         if name in indirect:
             value = indirect[name]
-            return Val(
-                self.body.name(f"{value.text}.to(tl.int64)", value.axes), value.axes, value.dims
-            ), 64
+            return self._named(f"{value.text}.to(tl.int64)", [value]), 64
         number = self.kernel.symbols.index(name)
         return Val(f"s{number}"), 32 if symbol_type(self.kernel, name) == "i32" else 64
 
@@ -294,9 +293,7 @@ class Env:
             options = f", mask={' & '.join(m.text for m in masks)}, other={zero}"
         if load.param in self.eviction:
             options += f', eviction_policy="{self.eviction[load.param]}"'
-        axes = offset.axes.union(*(m.axes for m in masks))
-        dims = offset.dims.union(*(m.dims for m in masks))
-        return Val(self.body.name(f"tl.load({pointer}{options})", axes, "x"), axes, dims)
+        return self._named(f"tl.load({pointer}{options})", [offset, *masks], "x")
 
     def store(self, store: Store) -> None:
         """Write a value at every point of the tile that is inside all axes."""
@@ -308,7 +305,7 @@ class Env:
         if store.guard is not None:
             guard = self.element(store.guard)
             masks.append(self._named(f"{guard.text} >= 0", [guard]))
-        everything = Val("", NOTHING, frozenset(range(self.rank)))
+        everything = Val("", NOTHING, frozenset(range(len(self.shape))))
         pointer = self._pointer(store.param, offset, [*masks, value, everything])
         mask = f", mask={' & '.join(m.text for m in masks)}" if masks else ""
         self.body.line(f"tl.store({pointer}, {value.text}{mask})")
@@ -338,18 +335,3 @@ def _multiplied(fn: str, args: Sequence[Element]) -> tuple[str, Sequence[Element
     if abs(mantissa) != 0.5 or abs(exponent - 1) > 126:  # the reciprocal: a normal float32
         return fn, args
     return "mul", (args[0], replace(by, value=1 / by.value))
-
-
-class Emitter:
-    """Writes one launch into `body`: what those of all parts begin with."""
-
-    def __init__(self, kernel: LoopKernel, part: Any, schedule: Any, body: Body):
-        self.kernel, self.part, self.schedule, self.body = kernel, part, schedule, body
-        self.scalars = Env(body, kernel, (), {}, "", 0)
-        self.facts = self.scalars.facts
-
-    def lines(self, text: str) -> None:
-        """The lines of a text, those that are empty apart."""
-        for line in text.splitlines():
-            if line.strip():
-                self.body.line(line)

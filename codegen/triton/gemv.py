@@ -9,34 +9,16 @@ of x one after another, each with accumulators of its own.
 
 from dataclasses import dataclass
 
-from ...ir.dim import ceildiv, product, symbols_of
+from ...ir.dim import Dim, ceildiv, product, symbols_of
 from ..elements import loads_of
 from ..loops import SUM, Contract, LoopKernel, accumulator_of
 from ..templates.contract_schedules import GemvSchedule
-from .body import Body, Context, Emitted, finish
-from .elements import AxisVar, Emitter, Env, Val
+from .elements import AxisVar, Env, Val
+from .launch import Context, Emitter
 from .names import value_type
 
 MAX_UNROLL = 64  # tiles of k, for each row of x, written out one by one; more become a loop
 W_POLICY = "evict_first"  # each element of w is read once in a run
-
-
-def emit_gemv(kernel: LoopKernel, schedule: GemvSchedule, context: Context) -> Emitted:
-    """One launch over (tiles of n, m, batch).
-
-    Of several rows a program, tiles of m are on the first axis too: those that read one tile of w
-    run side by side.
-    """
-    (part,) = kernel.parts
-    assert isinstance(part, Contract)
-    body = Body(pdl=context.pdl)
-    body.start_dependents()
-    _Emitter(kernel, part, schedule, body).emit()
-    tiles, rows = ceildiv(part.n.extent, schedule.bn), part.m.extent
-    if schedule.rows > 1:
-        tiles, rows = tiles * ceildiv(rows, schedule.rows), 1
-    grid = (tiles, rows, product(a.extent for a in part.batch))
-    return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps)
 
 
 @dataclass(frozen=True)
@@ -48,11 +30,21 @@ class _Row:
     stats: list[str]
 
 
-class _Emitter(Emitter):
-    def __init__(self, kernel: LoopKernel, part: Contract, schedule: GemvSchedule, body: Body):
-        super().__init__(kernel, part, schedule, body)
-        self.shape = f"[{schedule.bn}, {schedule.bk}]"
-        self.acc_shape = f"[{schedule.bn}, {schedule.bk // schedule.fold}]"
+class GemvEmitter(Emitter):
+    """One launch over (tiles of n, m, batch).
+
+    Of several rows a program, tiles of m are on the first axis too: those that read one tile of w
+    run side by side.
+    """
+
+    waits, fuses = False, True
+    part: Contract
+
+    def __init__(self, kernel: LoopKernel, schedule: GemvSchedule, context: Context):
+        super().__init__(kernel, schedule, context)
+        part = self.part
+        self.extents = (*part.batch, part.m, part.n, part.k)
+        self.acc_shape = [schedule.bn, schedule.bk // schedule.fold]
         # what is loaded ahead, and but once: not the rows that x's prologue may have put beside w
         loads = [load for load in loads_of(part.ws) if part.n.name in symbols_of(load.offset)]
         self.weights = [load for load in loads if kernel.params[load.param].is_constant]
@@ -60,8 +52,9 @@ class _Emitter(Emitter):
         self.eviction = {load.param: W_POLICY for load in self.weights}
         self.acc_type = value_type(accumulator_of(part.x_dtype))
 
-    def emit(self) -> None:
+    def emit(self) -> tuple[Dim, ...]:
         part, body, bn, rows = self.part, self.body, self.schedule.bn, self.schedule.rows
+        body.start_dependents()
         tile, first = "tl.program_id(0)", None
         if rows > 1:
             tiles_m = self.scalars.dim(ceildiv(part.m.extent, rows)).text
@@ -86,6 +79,10 @@ class _Emitter(Emitter):
             self.looped(lanes)
         for row in self.rows:
             self.epilogue(row)
+        programs: tuple[Dim, Dim] = ceildiv(part.n.extent, bn), part.m.extent
+        if rows > 1:
+            programs = programs[0] * ceildiv(part.m.extent, rows), 1
+        return *programs, product(a.extent for a in part.batch)
 
     def row(self, first: str | None, number: int, axes: dict[str, AxisVar]) -> _Row:
         """The row `number` after `first`; `axes` are those of the result but for m."""
@@ -138,18 +135,10 @@ class _Emitter(Emitter):
             mask = self.scalars.below(k, part.k.extent, bk * self.schedule.prefetch, depends)
         elif not self.facts.proved_le((number + 1) * bk, part.k.extent):
             mask = self.scalars.below(k, part.k.extent)
-        extents = (*part.batch, part.m, part.n, part.k)
         at = AxisVar(k, frozenset([1]), mask)
+        shape = [self.schedule.bn, bk]
         return [
-            Env(
-                self.body,
-                self.kernel,
-                extents,
-                {**row.axes, part.k.name: at},
-                self.shape,
-                2,
-                eviction=self.eviction,
-            )
+            self.env({**row.axes, part.k.name: at}, shape, eviction=self.eviction)
             for row in self.rows
         ]
 
@@ -172,7 +161,7 @@ class _Emitter(Emitter):
                 value = env.inside(self.part.k, env.value(reduction.value))
                 text = value.text
                 if not value.dims:
-                    shape = f"[1, {self.schedule.bk}]"
+                    shape = [1, self.schedule.bk]
                     text = self.body.name(f"tl.broadcast_to({text}, {shape})", value.axes)
                 self.body.line(f"{stat} {sign} {text}")
 
@@ -198,7 +187,6 @@ class _Emitter(Emitter):
             for variable, name in zip(names, results):
                 text = f"tl.sum({variable}, axis=1, keep_dims=True)"
                 refs[name] = Val(self.body.name(text, prefix="r"), axes, frozenset([0]))
-        extents = (*self.part.batch, self.part.m, self.part.n)
-        env = Env(self.body, self.kernel, extents, row.axes, f"[{self.schedule.bn}, 1]", 2, refs)
+        env = self.env(row.axes, [self.schedule.bn, 1], refs)
         for store in self.part.stores:
             env.store(store)

@@ -6,10 +6,9 @@ from math import gcd
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.facts import Facts
-from ..loops import Axis, LoopKernel, Pointwise
-from ..templates.pointwise import PointwiseSchedule
-from .body import Body, Context, Emitted, finish
+from ..loops import Axis, Pointwise
 from .elements import Env
+from .launch import Emitter
 
 LEAST_WIDTH = 32  # of a tile's rows, in elements: what a warp takes at once
 
@@ -49,26 +48,26 @@ def _tile(axes: Sequence[Axis], block: int, facts: Facts) -> _Tile:
     return best
 
 
-def emit_pointwise(kernel: LoopKernel, schedule: PointwiseSchedule, context: Context) -> Emitted:
+class PointwiseEmitter(Emitter):
     """One launch; each part has a range of program ids."""
-    body = Body.waiting(context)
-    body.line("pid = tl.program_id(0)")
-    scalars = Env(body, kernel, (), {}, "", 0)
-    first: Dim = 0
-    for number, part in enumerate(kernel.parts):
-        assert isinstance(part, Pointwise)
-        tile = _tile(part.axes, schedule.block, scalars.facts)
-        if len(kernel.parts) == 1:
-            _part(scalars, part, tile, "pid")
-            first = tile.count
-            break
-        low, high = scalars.dim(first).text, scalars.dim(first + tile.count).text
-        test = f"if pid < {high}:" if number == 0 else f"if (pid >= {low}) & (pid < {high}):"
-        with body.block(test, is_conditional=True):
-            at = "pid" if number == 0 else body.name(f"pid - {low}", prefix="pid")
-            _part(scalars, part, tile, at)
-        first = first + tile.count
-    return finish(kernel, body, context, grid=(first,), num_warps=schedule.num_warps)
+
+    def emit(self) -> tuple[Dim, ...]:
+        body, scalars, parts = self.body, self.scalars, self.kernel.parts
+        body.line("pid = tl.program_id(0)")
+        first: Dim = 0
+        for number, part in enumerate(parts):
+            assert isinstance(part, Pointwise)
+            tile = _tile(part.axes, self.schedule.block, self.facts)
+            if len(parts) == 1:
+                _part(scalars, part, tile, "pid")
+                return (tile.count,)
+            low, high = scalars.dim(first).text, scalars.dim(first + tile.count).text
+            test = f"if pid < {high}:" if number == 0 else f"if (pid >= {low}) & (pid < {high}):"
+            with body.block(test, is_conditional=True):
+                at = "pid" if number == 0 else body.name(f"pid - {low}", prefix="pid")
+                _part(scalars, part, tile, at)
+            first = first + tile.count
+        return (first,)
 
 
 def _part(scalars: Env, part: Pointwise, tile: _Tile, at: str) -> None:
@@ -79,7 +78,7 @@ def _part(scalars: Env, part: Pointwise, tile: _Tile, at: str) -> None:
         index = body.name(f"{at} * {tile.width} + tl.arange(0, {tile.width})", prefix="at")
         mask = scalars.below(index, total, tile.width)
         axes = scalars.split(tile.inner, index, frozenset([0]), mask)
-        shape, rank = f"[{tile.width}]", 1
+        shape = [tile.width]
     else:
         columns = scalars.dim(tile.columns).text
         row = f"{at} // {columns} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]"
@@ -88,9 +87,9 @@ def _part(scalars: Env, part: Pointwise, tile: _Tile, at: str) -> None:
         mask = scalars.below(row, product(a.extent for a in tile.outer), tile.rows)
         axes = scalars.split(tile.outer, row, frozenset([0]), mask)
         axes |= scalars.split(tile.inner, column, frozenset([1]))
-        shape, rank = f"[{tile.rows}, {tile.width}]", 2
+        shape = [tile.rows, tile.width]
     if not part.axes:  # a single element
-        shape, rank = "", 0
-    env = Env(body, scalars.kernel, part.axes, axes, shape, rank)
+        shape = []
+    env = Env(body, scalars.kernel, part.axes, axes, shape)
     for store in part.stores:
         env.store(store)

@@ -12,7 +12,7 @@ from ...ir.errors import BuildError
 from ...ir.target import TARGETS, Target
 from ..scratch import scratch_folder
 from .binary import CompiledKernel, compile_kernel, failed
-from .body import Emitted
+from .launch import Emitted
 from .worker import request_of
 
 WORTH_A_PROCESS = 6  # kernels: fewer compile sooner here than a process starts

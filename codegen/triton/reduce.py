@@ -1,59 +1,36 @@
 """Reduce: rows against one axis, which fits a tile (persistent) or is swept a phase (looped)."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from ...ir.dim import ceildiv, product
+from ...ir.dim import Dim, ceildiv, product
 from ...ir.types import DType
-from ..elements import index_facts
 from ..loops import LoopKernel, Reduce, Reduction
-from ..templates.reduce import ReduceSchedule, reduce_schedule
-from .body import Body, Context, Emitted, finish
+from ..templates.reduce import ReduceSchedule
 from .combine import Fold, fold_of
-from .elements import AxisVar, Emitter, Env, Val
+from .elements import AxisVar, Env, Val
+from .launch import Context, Emitter
 from .names import constant
 from .split_kernels import Piece, split_rows
 
 ROWS, AXIS = 0, 1  # dims of the tile
 
 
-def reduce_pieces(
-    kernel: LoopKernel, schedule: ReduceSchedule
-) -> tuple[list[Piece], list[ReduceSchedule]]:
+def reduce_pieces(kernel: LoopKernel, schedule: ReduceSchedule) -> Sequence[Piece]:
     """One launch, or one over pieces of rows and one that joins them."""
-    if schedule.splits == 1:
-        return [Piece(kernel)], [schedule]
-    first, second = split_rows(kernel, schedule.splits)
-    (join,) = second.kernel.parts
-    joined = reduce_schedule(join, index_facts(second.kernel, ()))
-    return [first, second], [replace(schedule, splits=1), joined]
+    return [Piece(kernel, schedule)] if schedule.splits == 1 else split_rows(kernel, schedule)
 
 
-def emit_reduce(kernel: LoopKernel, schedule: ReduceSchedule, context: Context) -> Emitted:
+class ReduceEmitter(Emitter):
     """One launch of ceil(rows / schedule.rows) programs."""
-    (part,) = kernel.parts
-    assert isinstance(part, Reduce)
-    body = Body.waiting(context)
-    emitter = _Emitter(kernel, part, schedule, body)
-    emitter.emit()
-    total = product(a.extent for a in part.rows)
-    return finish(
-        kernel,
-        body,
-        context,
-        grid=(ceildiv(total, schedule.rows),),
-        num_warps=schedule.num_warps,
-        helpers="".join(dict.fromkeys(emitter.helpers)),
-    )
 
+    part: Reduce
 
-class _Emitter(Emitter):
-    def __init__(self, kernel: LoopKernel, part: Reduce, schedule: ReduceSchedule, body: Body):
-        super().__init__(kernel, part, schedule, body)
+    def __init__(self, kernel: LoopKernel, schedule: ReduceSchedule, context: Context):
+        super().__init__(kernel, schedule, context)
+        self.extents = (*self.part.rows, self.part.axis)
         self.refs: dict[str, Val] = {}
-        self.helpers: list[str] = []  # functions that the kernel's module needs
 
-    def emit(self) -> None:
+    def emit(self) -> tuple[Dim, ...]:
         rows, block = self.schedule.rows, self.schedule.block
         total = product(a.extent for a in self.part.rows)
         start = "tl.program_id(0)" if rows == 1 else f"tl.program_id(0) * {rows}"
@@ -67,7 +44,7 @@ class _Emitter(Emitter):
             mask = self.scalars.below(self.row, total, rows)
         self.rows = self.scalars.split(self.part.rows, self.row, row_dims, mask)
         self.row_mask = mask
-        self.shape = f"[{rows}, {block}]"
+        self.shape = [rows, block]
         lanes = self.body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")
         if self.schedule.is_persistent:
             # one tile there always is, also over nothing
@@ -80,15 +57,16 @@ class _Emitter(Emitter):
             self.row_stores()
             for store in self.part.stores:
                 tile.store(store)
-            return
-        for phase in self.part.phases:
-            self.sweep(phase, lanes)
-        self.row_stores()
-        if self.part.stores:
-            with self.loop():
-                tile = self.step(lanes)
-                for store in self.part.stores:
-                    tile.store(store)
+        else:
+            for phase in self.part.phases:
+                self.sweep(phase, lanes)
+            self.row_stores()
+            if self.part.stores:
+                with self.loop():
+                    tile = self.step(lanes)
+                    for store in self.part.stores:
+                        tile.store(store)
+        return (ceildiv(total, rows),)
 
     # ---- the axis ----
 
@@ -96,8 +74,7 @@ class _Emitter(Emitter):
         """Elements at rows x axis, the axis at `index`."""
         name = self.part.axis.name
         axes = {**self.rows, name: AxisVar(index, frozenset([AXIS]), mask)}
-        extents = (*self.part.rows, self.part.axis)
-        return Env(self.body, self.kernel, extents, axes, self.shape, 2, self.refs)
+        return self.env(axes, self.shape, self.refs)
 
     def loop(self):
         """The loop over the axis in steps; the step's start is `at`."""
@@ -139,7 +116,7 @@ class _Emitter(Emitter):
     def fold(self, reduction: Reduction) -> Fold:
         """How the reduction runs over tiles."""
         fold = fold_of(self.body, reduction, self.shape, self.kernel)
-        self.helpers += fold.helpers
+        self.helpers += "".join(h for h in fold.helpers if h not in self.helpers)
         return fold
 
     def whole(self, reduction: Reduction, tile: Env) -> None:
@@ -166,7 +143,6 @@ class _Emitter(Emitter):
 
     def row_stores(self) -> None:
         """Stores made once a row."""
-        rows = self.schedule.rows
-        env = Env(self.body, self.kernel, self.part.rows, self.rows, f"[{rows}, 1]", 2, self.refs)
+        env = self.env(self.rows, [self.schedule.rows, 1], self.refs)
         for store in self.part.row_stores:
             env.store(store)

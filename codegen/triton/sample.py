@@ -8,12 +8,15 @@ once a single logit is left between two of them. The first launch keeps the nois
 A logit that is NaN or infinite ranks above all, so that the second launch sees it and gives -1.
 """
 
-from ...ir.types import TensorType, i32
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ...ir.dim import Dim
+from ...ir.types import TensorType, f32, i32
 from ..loops import LoopKernel, Sample
 from ..templates.sample import SampleJoin, SampleSchedule, SampleSplit
-from ..templates.template import Schedule
-from .body import Body, Context, Emitted, finish
-from .elements import Emitter
+from .combine import order_key
+from .launch import Context, Emitter
 from .split_kernels import Piece, handed_on
 
 DIGITS = (1, 2, 3)
@@ -22,15 +25,9 @@ LEAST = -3.4028234663852886e38  # what a finite logit stays above, whatever nois
 
 HELPERS = """\
 @triton.jit
-def order_key(x):
-    # an integer that orders as the float does; -0 equals 0; NaN above all
-    raw = (x + 0.0).to(tl.int32, bitcast=True)
-    return tl.where(x != x, 0x7FFFFFFF, raw ^ ((raw >> 31) & 0x7FFFFFFF))
-
-
-@triton.jit
 def from_place(place):
-    # the float at a place in [0, 2^32) of that order; places below minus infinity's are that
+    # the float at a place in [0, 2^32) of the order of keys (combine.order_key); places below minus
+    # infinity's are that
     key = (tl.maximum(place, 0x007FFFFF) - 2147483648).to(tl.int32)
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
@@ -57,9 +54,7 @@ def gumbel(index, key):
 """
 
 
-def sample_pieces(
-    kernel: LoopKernel, schedule: SampleSchedule
-) -> tuple[list[Piece], list[Schedule]]:
+def sample_pieces(kernel: LoopKernel, schedule: SampleSchedule) -> Sequence[Piece]:
     """The two launches; workspaces: each piece's best, and the noisy keys of rows with a cut."""
     (part,) = kernel.parts
     assert isinstance(part, Sample)
@@ -69,38 +64,18 @@ def sample_pieces(
         "best_at": TensorType((part.rows, pieces), i32),
         "noisy": TensorType((part.rows, part.vocab), i32),
     }
-    return (
-        list(handed_on(kernel, part, part, spaces, ("_split", "_join"))),
-        [
-            SampleSplit(schedule.piece, pieces),
-            SampleJoin(pieces, schedule.block, schedule.num_warps),
-        ],
-    )
+    first = part, SampleSplit(schedule.piece, pieces)
+    second = part, SampleJoin(pieces, schedule.block, schedule.num_warps)
+    return handed_on(kernel, first, second, spaces, ("_split", "_join"))
 
 
-def emit_sample(
-    kernel: LoopKernel, schedule: SampleSplit | SampleJoin, context: Context
-) -> Emitted:
-    """One of the two launches."""
-    (part,) = kernel.parts
-    assert isinstance(part, Sample)
-    body = Body.waiting(context)
-    emitter = _Emitter(kernel, part, schedule, body)
-    emitter.read_row()
-    if isinstance(schedule, SampleSplit):
-        emitter.draw_piece(schedule)
-        grid = (part.rows, schedule.pieces)
-        warps = 4
-    else:
-        emitter.join(schedule)
-        grid = (part.rows,)
-        warps = schedule.num_warps
-    return finish(kernel, body, context, grid=grid, num_warps=warps, helpers=HELPERS)
+class _SampleEmitter(Emitter):
+    fuses = True
+    helpers = HELPERS
+    part: Sample
 
-
-class _Emitter(Emitter):
-    def __init__(self, kernel: LoopKernel, part: Sample, schedule: Schedule, body: Body):
-        super().__init__(kernel, part, schedule, body)
+    def __init__(self, kernel: LoopKernel, schedule: SampleSplit | SampleJoin, context: Context):
+        super().__init__(kernel, schedule, context)
         self.best, self.best_at, self.noisy = range(len(kernel.params) - 3, len(kernel.params))
 
     def read_row(self) -> None:
@@ -117,9 +92,13 @@ heat = tl.maximum(temperature, 1e-30)
 has_k = (top_k > 0) & (top_k < {part.vocab}) & (temperature != 0.0)
 has_p = (top_p < 1.0) & (temperature != 0.0)""")
 
-    def draw_piece(self, schedule: SampleSplit) -> None:
-        """The first largest of logit + temperature * noise in one piece of the row."""
-        part = self.part
+
+class SplitEmitter(_SampleEmitter):
+    """The first largest of logit + temperature * noise in one piece of each row."""
+
+    def emit(self) -> tuple[Dim, ...]:
+        part, schedule = self.part, self.schedule
+        self.read_row()
         self.lines(f"""
 seed = tl.load(p{part.seed} + row)
 step = tl.load(p{part.step} + row)
@@ -132,7 +111,7 @@ inside = index < {part.vocab}
 x = tl.load(p{part.logits} + start + index, mask=inside, other=float("-inf"))
 noisy = x + temperature * gumbel(index, key)
 noisy = tl.where(x == float("-inf"), x, tl.maximum(noisy, {LEAST!r}))
-rank = tl.where(x < float("inf"), order_key(noisy), {NO_NUMBER})
+rank = tl.where(x < float("inf"), {order_key("noisy", f32, "max")}, {NO_NUMBER})
 rank = tl.where(inside, rank, -2147483648)
 top = tl.max(rank, axis=0)
 first = tl.min(tl.where(inside & (rank == top), index, 2147483647), axis=0)
@@ -140,10 +119,15 @@ tl.store(p{self.best} + row * {schedule.pieces} + piece, top)
 tl.store(p{self.best_at} + row * {schedule.pieces} + piece, first)""")
         with self.body.block("if has_k | has_p:", is_conditional=True):
             self.lines(f"tl.store(p{self.noisy} + start + index, rank, mask=inside)")
+        return part.rows, schedule.pieces
 
-    def join(self, schedule: SampleJoin) -> None:
-        """The best piece; or, for a row with a cut, the best of what it keeps."""
-        pieces = schedule.pieces
+
+class JoinEmitter(_SampleEmitter):
+    """The best piece; or, for a row with a cut, the best of what it keeps."""
+
+    def emit(self) -> tuple[Dim, ...]:
+        pieces = self.schedule.pieces
+        self.read_row()
         width = 1 << (pieces - 1).bit_length()
         self.lines(f"""
 lane = tl.arange(0, {width})
@@ -154,47 +138,47 @@ is_sound = (highest != {NO_NUMBER}) & (highest > {NOTHING})""")
         with self.body.block("if has_k | has_p:", is_conditional=True):
             self.lines('cut = tl.zeros((), tl.float32) + float("-inf")')
             with self.body.block("if has_k:", is_conditional=True):
-                self.find_cut(schedule.block, "top_k.to(tl.float32)", by_mass=False)
+                self.find_cut("top_k.to(tl.float32)", by_mass=False)
             with self.body.block("if has_p:", is_conditional=True):
-                self.weigh(schedule.block)
-            self.draw(schedule.block)
+                self.weigh()
+            self.draw()
         with self.body.block("else:", is_conditional=True):
             self.lines(f"""
 firsts = tl.load(p{self.best_at} + place, mask=lane < {pieces}, other=2147483647)
 winner = tl.min(tl.where(tops == highest, firsts, 2147483647), axis=0)
 tl.store(p{self.part.out} + row, tl.where(is_sound, winner, -1))""")
+        return (self.part.rows,)
 
     # ---- rows with a cut ----
 
-    def sweep(self, block: int):
-        """A loop over the row in steps of `block`; x is the logits, minus infinity past the end."""
-        self.step = block
-        return self.body.block(f"for at in range(0, {self.part.vocab}, {block}):")
+    @contextmanager
+    def sweep(self) -> Iterator[None]:
+        """A loop over the row in steps; x is the logits, minus infinity past the end."""
+        block, part = self.schedule.block, self.part
+        with self.body.block(f"for at in range(0, {part.vocab}, {block}):"):
+            self.lines(f"""
+index = at + tl.arange(0, {block})
+inside = index < {part.vocab}
+x = tl.load(p{part.logits} + start + index, mask=inside, other=float("-inf"))""")
+            yield
 
-    def load(self) -> None:
-        self.lines(f"""
-index = at + tl.arange(0, {self.step})
-inside = index < {self.part.vocab}
-x = tl.load(p{self.part.logits} + start + index, mask=inside, other=float("-inf"))""")
-
-    def weigh(self, block: int) -> None:
+    def weigh(self) -> None:
         """top-p: weights relative to the largest logit; only what top-k kept counts."""
+        block = self.schedule.block
         self.lines(f"largest = tl.full([{block}], float('-inf'), tl.float32)")
-        with self.sweep(block):
-            self.load()
+        with self.sweep():
             self.lines("largest = tl.maximum(largest, x)")
         self.lines(f"""
 peak = tl.max(largest, axis=0)
 masses = tl.zeros([{block}], tl.float32)
 kept = cut""")
-        with self.sweep(block):
-            self.load()
+        with self.sweep():
             self.lines("masses += tl.where(x >= kept, tl.exp((x - peak) / heat), 0.0)")
         self.lines("wanted = tl.maximum(top_p * tl.sum(masses, axis=0), 1e-30)")
-        self.find_cut(block, "wanted", by_mass=True)
+        self.find_cut("wanted", by_mass=True)
         self.lines("cut = tl.maximum(cut, kept)")
 
-    def find_cut(self, block: int, wanted: str, *, by_mass: bool) -> None:
+    def find_cut(self, wanted: str, *, by_mass: bool) -> None:
         """cut: a threshold that keeps what the largest one with enough keeps.
 
         Enough is a count, or a mass of `weight`. What reaches digit 0 is known to be enough.
@@ -212,9 +196,9 @@ between = count0""")
                 place = f"found + (({digit} + found * 0) << shift)"
                 self.lines(f"candidate{digit} = from_place({place})")
                 for kind in kinds:
-                    self.lines(f"{kind}{digit}_sums = tl.zeros([{block}], tl.float32)")
-            with self.sweep(block):
-                self.load()
+                    sums = f"tl.zeros([{self.schedule.block}], tl.float32)"
+                    self.lines(f"{kind}{digit}_sums = {sums}")
+            with self.sweep():
                 if by_mass:
                     self.lines("weight = tl.exp((x - peak) / heat)")
                 for digit in DIGITS:
@@ -239,13 +223,13 @@ found += digit.to(tl.int64) << shift
 turn += 1""")
         self.lines("cut = from_place(found)")
 
-    def draw(self, block: int) -> None:
+    def draw(self) -> None:
         """The first largest noisy key among the kept."""
+        block = self.schedule.block
         self.lines(f"""
 best = tl.full([{block}], -2147483648, tl.int32)
 best_at = tl.full([{block}], 2147483647, tl.int32)""")
-        with self.sweep(block):
-            self.load()
+        with self.sweep():
             self.lines(f"""
 rank = tl.load(p{self.noisy} + start + index, mask=inside & (x >= cut), other=-2147483648)
 is_better = rank > best

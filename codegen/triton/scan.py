@@ -4,6 +4,7 @@ Few long rows are cut into pieces that programs share: a launch in front finds w
 to, and every program of the second combines the pieces before its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ir.dim import Dim, ceildiv, product
@@ -12,9 +13,9 @@ from ...ir.types import TensorType, bool_
 from ..loops import LoopKernel
 from ..templates.scan import RESULT, Scan, ScanSchedule
 from ..templates.template import power_of_2
-from .body import Body, Context, Emitted, finish
 from .combine import LAST, carried, combine_function, last_column
-from .elements import AxisVar, Emitter, Env, Val
+from .elements import AxisVar, Env, Val
+from .launch import Context, Emitter
 from .names import constant, value_type
 from .split_kernels import Piece, handed_on
 
@@ -22,52 +23,48 @@ ROWS, AXIS = 0, 1  # dims of the tile
 AT_ONCE = 1024  # totals of pieces that are combined at once
 
 
-def scan_pieces(
-    kernel: LoopKernel, schedule: ScanSchedule
-) -> tuple[list[Piece], list[ScanSchedule]]:
+def scan_pieces(kernel: LoopKernel, schedule: ScanSchedule) -> Sequence[Piece]:
     """One launch; where rows are cut, one that leaves the pieces' totals, one that uses them."""
     if schedule.piece is None:
-        return [Piece(kernel)], [schedule]
+        return [Piece(kernel, schedule)]
     (part,) = kernel.parts
     assert isinstance(part, Scan)
     rows = product(a.extent for a in part.rows)
     count = ceildiv(part.axis.extent, schedule.piece)
     spaces = {"total": TensorType((rows, count), carried(part.dtype))}
-    pieces = handed_on(kernel, replace(part, stores=()), part, spaces, ("_x", ""))
-    return list(pieces), [schedule] * 2
+    totals = replace(part, stores=())
+    return handed_on(kernel, (totals, schedule), (part, schedule), spaces, ("_x", ""))
 
 
-def emit_scan(kernel: LoopKernel, schedule: ScanSchedule, context: Context) -> Emitted:
+class ScanEmitter(Emitter):
     """One launch: programs over rows, and over pieces of them where they are cut."""
-    (part,) = kernel.parts
-    assert isinstance(part, Scan)
-    body = Body(pdl=context.pdl)
-    if schedule.piece is None:
-        body.start_dependents()
-        body.wait()
-    elif not part.stores:
-        # what the row is made of is there, so the launch that uses the totals may read it meanwhile
-        body.wait()
-        body.start_dependents()
-    else:
-        body.start_dependents()
-    helper = LAST + combine_function(kernel, part.combine, part.dtype, "combined")
-    _Emitter(kernel, part, schedule, body).emit()
-    grid: tuple[Dim, ...] = (ceildiv(product(a.extent for a in part.rows), schedule.rows),)
-    if schedule.piece is not None:
-        grid = (ceildiv(part.axis.extent, schedule.piece), *grid)
-    return finish(kernel, body, context, grid=grid, num_warps=schedule.num_warps, helpers=helper)
 
+    waits = False
+    part: Scan
 
-class _Emitter(Emitter):
-    def __init__(self, kernel: LoopKernel, part: Scan, schedule: ScanSchedule, body: Body):
-        super().__init__(kernel, part, schedule, body)
+    def __init__(self, kernel: LoopKernel, schedule: ScanSchedule, context: Context):
+        super().__init__(kernel, schedule, context)
+        part = self.part
+        self.extents = (*part.rows, part.axis)
+        self.helpers = LAST + combine_function(kernel, part.combine, part.dtype, "combined")
         self.dtype = carried(part.dtype)
         self.start = constant(part.combine.identity_of(part.dtype), self.dtype)
         self.kind = value_type(self.dtype)
         self.extent = self.scalars.dim(part.axis.extent).text
 
-    def emit(self) -> None:
+    def emit(self) -> tuple[Dim, ...]:
+        part, piece = self.part, self.schedule.piece
+        if piece is not None and not part.stores:
+            # what the row is made of is there, so the launch that uses the totals may read it
+            self.body.wait()
+        self.body.start_dependents()
+        if piece is None:
+            self.body.wait()
+        self.write()
+        programs = ceildiv(product(a.extent for a in part.rows), self.schedule.rows)
+        return (programs,) if piece is None else (ceildiv(part.axis.extent, piece), programs)
+
+    def write(self) -> None:
         part, body, rows, block = self.part, self.body, self.schedule.rows, self.schedule.block
         piece = self.schedule.piece
         program = "tl.program_id(0)" if piece is None else "tl.program_id(1)"
@@ -138,10 +135,7 @@ class _Emitter(Emitter):
         step = None if self.schedule.is_persistent else self.schedule.piece or block
         mask = self.scalars.below(index, part.axis.extent, step, depends)
         axis = AxisVar(index, frozenset([AXIS]), mask)
-        shape = f"[{self.schedule.rows}, {block}]"
-        env = Env(
-            body, self.kernel, (*part.rows, part.axis), {**self.rows, name: axis}, shape, 2, {}
-        )
+        env = self.env({**self.rows, name: axis}, [self.schedule.rows, block])
         value = env.to(env.value(part.value), part.value.dtype, part.dtype)
         text = env.whole(value)
         if mask is not None:

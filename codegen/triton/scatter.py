@@ -5,6 +5,7 @@ updates, or, where launches in front have put these in order of their places, fi
 bisection.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ir.dim import Dim, ceildiv, product, symbol
@@ -13,10 +14,9 @@ from ..elements import Numbering, index_facts
 from ..loops import Axis, Cast, Index, LoopKernel, Param, Store, row_major
 from ..templates.scatter import RESULT, Scatter, ScatterSchedule
 from ..templates.sort import Sort
-from ..templates.template import Schedule
-from .body import Body, Context, Emitted, finish
 from .combine import carried, combine_function
-from .elements import AxisVar, Emitter, Env, Val
+from .elements import AxisVar, Env, Val
+from .launch import Context, Emitter
 from .names import value_type
 from .sort import ordered_pieces
 from .split_kernels import Piece
@@ -24,12 +24,10 @@ from .split_kernels import Piece
 TARGET, INNER = frozenset([0]), frozenset([1])  # dims of the tile
 
 
-def scatter_pieces(
-    kernel: LoopKernel, schedule: ScatterSchedule
-) -> tuple[list[Piece], list[Schedule]]:
+def scatter_pieces(kernel: LoopKernel, schedule: ScatterSchedule) -> Sequence[Piece]:
     """One launch, and those before it that put the updates of every line in order."""
     if schedule.order is None:
-        return [Piece(kernel)], [schedule]
+        return [Piece(kernel, schedule)]
     (part,) = kernel.parts
     assert isinstance(part, Scatter)
     high = index_facts(kernel, ()).bounds(part.target.extent)[1]
@@ -48,10 +46,10 @@ def scatter_pieces(
         params=(*kernel.params, *written),
         parts=(Sort(lines, source, index, False, rank, stores),),
     )
-    pieces, schedules = ordered_pieces(first, schedule.order, tuple(spaces))
+    pieces = ordered_pieces(first, schedule.order, tuple(spaces))
     read = tuple(replace(p, is_written=False) for p in written)
-    last = Piece(replace(kernel, params=(*kernel.params, *read)), tuple(spaces))
-    return [*pieces, last], [*schedules, schedule]
+    last = replace(kernel, params=(*kernel.params, *read))
+    return [*pieces, Piece(last, schedule, tuple(spaces))]
 
 
 def lines_of_index(part: Scatter) -> tuple[Axis, ...]:
@@ -60,45 +58,31 @@ def lines_of_index(part: Scatter) -> tuple[Axis, ...]:
     return tuple(a for a in part.lines if a.name in names)
 
 
-def emit_scatter(kernel: LoopKernel, schedule: ScatterSchedule, context: Context) -> Emitted:
+class ScatterEmitter(Emitter):
     """One launch over tiles of the result."""
-    (part,) = kernel.parts
-    assert isinstance(part, Scatter)
-    body = Body.waiting(context)
-    emitter = _Emitter(kernel, part, schedule, body)
-    emitter.emit()
-    helper = combine_function(kernel, part.combine, part.dtype, "combined")
-    return finish(
-        kernel,
-        body,
-        context,
-        grid=(emitter.programs,),
-        num_warps=schedule.num_warps,
-        helpers=helper,
-    )
 
+    part: Scatter
 
-class _Emitter(Emitter):
-    def __init__(self, kernel: LoopKernel, part: Scatter, schedule: ScatterSchedule, body: Body):
-        super().__init__(kernel, part, schedule, body)
-        self.shape = f"[{schedule.rows}, {schedule.width}]"
+    def __init__(self, kernel: LoopKernel, schedule: ScatterSchedule, context: Context):
+        super().__init__(kernel, schedule, context)
+        part = self.part
+        self.extents = part.axes
+        self.helpers = combine_function(kernel, part.combine, part.dtype, "combined")
+        self.shape = [schedule.rows, schedule.width]
         self.tiles = ceildiv(part.target.extent, schedule.rows)
         self.columns = ceildiv(product(a.extent for a in part.inner), schedule.width)
-        self.programs: Dim = self.tiles * self.columns * product(a.extent for a in part.outer)
 
-    def emit(self) -> None:
+    def emit(self) -> tuple[Dim, ...]:
         part, body = self.part, self.body
         self.places()
-        env = Env(
-            body, self.kernel, part.axes, {**self.lines_at, part.target.name: self.target},
-            self.shape, 2, self.refs,
-        )  # fmt: skip
+        env = self.env({**self.lines_at, part.target.name: self.target}, self.shape, self.refs)
         start = env.to(env.value(part.start), part.start.dtype, part.dtype)
         body.line(f"acc = ({env.whole(start)}).to({value_type(carried(part.dtype))})")
         if part.updates != 0:  # else an index that is the same for all is looked up all the same
             self.go_through() if self.schedule.order is None else self.find()
         for store in part.stores:
             env.store(store)
+        return (self.tiles * self.columns * product(a.extent for a in part.outer),)
 
     def places(self) -> None:
         """The tile: a line before the target, places on it, lines behind it."""
@@ -142,7 +126,7 @@ class _Emitter(Emitter):
         high = self.facts.bounds(part.source.extent)[1]
         steps = 31 if high is None else high.bit_length()
         # a line's indices are its own, or all lines have the same
-        shape = self.shape if base.dims >= INNER else f"[{self.schedule.rows}, 1]"
+        shape = self.shape if base.dims >= INNER else [self.schedule.rows, 1]
         masks = [v.mask for n, v in env.axes.items() if v.mask and n in base.axes]
         masks = [m for m in (*masks, self.target.mask) if m]
         inside = " & ".join(dict.fromkeys(masks))
@@ -175,9 +159,7 @@ left = tl.max(tl.max(met.to(tl.int32), axis=1), axis=0)"""
         part = self.part
         axes, self.limits = self.limited()
         extents = (*part.lines, part.source)
-        return Env(
-            self.body, self.kernel, extents, {**axes, part.source.name: source}, self.shape, 2
-        )
+        return Env(self.body, self.kernel, extents, {**axes, part.source.name: source}, self.shape)
 
     def limited(self) -> tuple[dict[str, AxisVar], list[str]]:
         """Lines as variables, masked where there are no updates; and those masks."""

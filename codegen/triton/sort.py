@@ -8,16 +8,15 @@ which program is first. Of each run only as many are kept as are wanted of the r
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from ...ir.dim import Dim, Symbol, ceildiv, maximum, minimum, product, symbol
 from ...ir.types import DType, TensorType, bool_, i32, i64
 from ..loops import LoopKernel, Param
 from ..templates.sort import Sort, SortSchedule
 from ..templates.template import Schedule
-from .body import Body, Context, Emitted, finish
 from .combine import order_key
-from .elements import AxisVar, Emitter, Env
+from .elements import AxisVar
+from .launch import Context, Emitter
 from .names import value_type
 from .split_kernels import Piece
 
@@ -35,16 +34,24 @@ class SortTile(Schedule):
     is_last: bool
     rows: int = 1
 
+    @property
+    def num_warps(self) -> int:
+        """For 8 elements a thread."""
+        return max(self.rows * self.tile // 256, 1)
+
 
 @dataclass(frozen=True)
 class SortMerge(Schedule):
     """A launch that merges runs of tile * 2^number elements."""
 
-    domain: ClassVar = {}
-
     tile: int
     number: int
     is_last: bool
+
+    @property
+    def num_warps(self) -> int:
+        """For 8 elements a thread."""
+        return max(self.tile // 256, 1)
 
 
 def key_dtype(part: Sort) -> DType:
@@ -75,18 +82,15 @@ def room_of_runs(part: Sort, schedule: SortSchedule) -> Dim:
     return longest
 
 
-def sort_pieces(
-    kernel: LoopKernel, schedule: SortSchedule
-) -> tuple[list[Piece], Sequence[Schedule]]:
+def sort_pieces(kernel: LoopKernel, schedule: SortSchedule) -> Sequence[Piece]:
     """A launch over tiles, and one a merge; the last one stores."""
-    pieces, schedules = ordered_pieces(kernel, schedule)
-    pieces[-1] = replace(pieces[-1], suffix="")
-    return pieces, schedules
+    *before, last = ordered_pieces(kernel, schedule)
+    return [*before, replace(last, suffix="")]
 
 
 def ordered_pieces(
     kernel: LoopKernel, schedule: SortSchedule, own: Sequence[str] = ()
-) -> tuple[list[Piece], list[Schedule]]:
+) -> list[Piece]:
     """The launches, named in their order; `own` names parameters that are workspaces already."""
     (part,) = kernel.parts
     assert isinstance(part, Sort)
@@ -97,61 +101,55 @@ def ordered_pieces(
         for i in range(2)
     ]
 
-    def piece(given: dict[str, TensorType], suffix: str) -> Piece:
+    def piece(chosen: Schedule, given: dict[str, TensorType], suffix: str) -> Piece:
         params = tuple(Param(type, True) for type in given.values())
         made = replace(kernel, params=(*kernel.params, *params))
-        return Piece(made, (*own, *given), suffix)
+        return Piece(made, chosen, (*own, *given), suffix)
 
-    pieces = [piece(pairs[0] if passes else {}, "_x")]
-    schedules: list[Schedule] = [SortTile(tile, not passes, rows_at_once(part, schedule))]
+    tiles = SortTile(tile, not passes, rows_at_once(part, schedule))
+    pieces = [piece(tiles, pairs[0] if passes else {}, "_x")]
     for number in range(passes):
-        is_last = number == passes - 1
+        merge = SortMerge(tile, number, number == passes - 1)
         source, target = pairs[number % 2], pairs[1 - number % 2]
-        pieces.append(piece(source if is_last else {**source, **target}, f"_m{number}"))
-        schedules.append(SortMerge(tile, number, is_last))
-    return pieces, schedules
+        pieces.append(
+            piece(merge, source if merge.is_last else {**source, **target}, f"_m{number}")
+        )
+    return pieces
 
 
-def emit_sort(kernel: LoopKernel, schedule: SortTile | SortMerge, context: Context) -> Emitted:
-    """One of the launches."""
-    (part,) = kernel.parts
-    assert isinstance(part, Sort)
-    body = Body.waiting(context)
-    if isinstance(schedule, SortTile):
-        programs = _Emitter(kernel, part, schedule, body).order_tile(schedule)
-        return finish(kernel, body, context, grid=(programs,), num_warps=_warps(schedule))
-    tile, number = schedule.tile, schedule.number
-    (room, row), (room_out, row_out) = (run(part, tile, k) for k in (number, number + 1))
-    span = tile << number
-    sizes = (part.axis.extent, span, room, room_out, row, row_out, span.bit_length())
-    limits = {name: Symbol(name, 0, 2**31 - 1) for name in _SIZES}
-    wide = replace(kernel, symbols=(*kernel.symbols, *_SIZES), ranges={**kernel.ranges, **limits})
-    _Emitter(wide, part, schedule, body).merge(schedule)
-    programs = product(a.extent for a in part.rows) * ceildiv(row, tile)
-    emitted = finish(wide, body, context, grid=(programs,), num_warps=_warps(schedule))
-    return replace(emitted, dims=(*emitted.dims[: len(kernel.symbols)], *sizes))
-
-
-def _warps(schedule: SortTile | SortMerge) -> int:
-    rows = schedule.rows if isinstance(schedule, SortTile) else 1
-    return max(rows * schedule.tile // 256, 1)
-
-
-class _Emitter(Emitter):
+class _SortEmitter(Emitter):
+    part: Sort
     spaces = 0  # parameters at the end: keys and places read, then those written
+
+    def __init__(self, kernel: LoopKernel, schedule: SortTile | SortMerge, context: Context):
+        super().__init__(kernel, schedule, context)
+        self.extents = (*self.part.rows, self.part.axis, self.part.rank)
 
     def space(self, number: int) -> str:
         """The pointer to one of them."""
         return f"p{len(self.kernel.params) - self.spaces + number}"
 
-    def env(self, axes: dict[str, AxisVar], shape: str, rank: int) -> Env:
-        extents = (*self.part.rows, self.part.axis, self.part.rank)
-        return Env(self.body, self.kernel, extents, axes, shape, rank)
+    def stores(self, rows: dict[str, AxisVar], shape: list[int]) -> None:
+        """Store the elements at `place` that come at each `rank`, where they are `kept`."""
+        lanes = frozenset([len(shape) - 1])
+        axes = {
+            **{name: replace(var, mask=None) for name, var in rows.items()},
+            self.part.axis.name: AxisVar("place", lanes | ROWS, "kept"),
+            self.part.rank.name: AxisVar("rank", lanes | ROWS, "kept"),
+        }
+        env = self.env(axes, shape)
+        for store in self.part.stores:
+            env.store(store)
 
-    def order_tile(self, schedule: SortTile) -> Dim:
-        """-> how many programs."""
-        part, body, tile, many = self.part, self.body, schedule.tile, schedule.rows
-        self.spaces = 2
+
+class TileEmitter(_SortEmitter):
+    """The launch that puts tiles in order."""
+
+    spaces = 2
+
+    def emit(self) -> tuple[Dim, ...]:
+        part, body, schedule = self.part, self.body, self.schedule
+        tile, many = schedule.tile, schedule.rows
         count = product(a.extent for a in part.rows)
         tiles = ceildiv(part.axis.extent, tile)
         shown, extent = (self.scalars.dim(d).text for d in (tiles, part.axis.extent))
@@ -164,7 +162,7 @@ class _Emitter(Emitter):
         lane = body.name(f"tl.arange(0, {tile})[None, :]", prefix="lane")
         place = body.name(f"{start} + {lane}", prefix="at")
         at = AxisVar(place, LANES, self.scalars.below(place, part.axis.extent))
-        shape = f"[{many}, {tile}]"
+        shape = [many, tile]
         key = self.key(rows, at, shape)
         if key_dtype(part) == i32:
             self.lines(f"""
@@ -174,23 +172,21 @@ place = (packed & 0x7FFFFFFF).to(tl.int32) + {start}
 key = (packed >> 32).to(tl.int32)
 rank = {lane} + tl.zeros({shape}, tl.int32)""")
         else:
-            self.count(rows, at, key, schedule, start)
+            self.count(rows, at, key, start)
         room, row_room = (self.scalars.dim(d).text for d in run(part, tile, 0))
         inside = "" if there is None else f" & {there}"
         body.line(f"kept = (rank < tl.minimum({room}, {extent} - {start})){inside}")
         if schedule.is_last:
-            self.stores(rows, "place", "rank", "kept", shape, 2)
+            self.stores(rows, shape)
         else:
             body.line(f"to = {row}.to(tl.int64) * {row_room} + pid % {shown} * {room} + rank")
             body.line(f"tl.store({self.space(0)} + to, key, mask=kept)")
             body.line(f"tl.store({self.space(1)} + to, place, mask=kept)")
-        return ceildiv(count, many) * tiles
+        return (ceildiv(count, many) * tiles,)
 
-    def count(
-        self, rows: dict[str, AxisVar], at: AxisVar, key: str, schedule: SortTile, start: str
-    ) -> None:
+    def count(self, rows: dict[str, AxisVar], at: AxisVar, key: str, start: str) -> None:
         """Ranks of one row by comparing each element with all: keys of 64 bits leave no room."""
-        body, tile = self.body, schedule.tile
+        body, tile = self.body, self.schedule.tile
         body.line(f"mine = tl.reshape({key}, [{tile}, 1])")
         body.line(f"own = tl.reshape({at.text}, [{tile}, 1])")
         body.line(f"ranks = tl.zeros([{tile}, 1], tl.int32)")
@@ -200,7 +196,7 @@ rank = {lane} + tl.zeros({shape}, tl.int32)""")
         with body.block(f"for first in range(0, {tile}, {step}):", axis):
             other = body.name(f"{start} + first + tl.arange(0, {step})[None, :]", axis, "at")
             there = body.name(f"{other} < {extent}", axis, "in")
-            its = self.key(rows, AxisVar(other, LANES, there), f"[1, {step}]")
+            its = self.key(rows, AxisVar(other, LANES, there), [1, step])
             self.lines(f"""
 earlier = ({its} < mine) | (({its} == mine) & ({other} < own))
 earlier = (earlier & {there}).to(tl.int32)
@@ -210,10 +206,10 @@ rank = tl.where({at.mask}, tl.reshape(ranks, [1, {tile}]), {tile})
 key = {key}
 place = {at.text}""")
 
-    def key(self, rows: dict[str, AxisVar], at: AxisVar, shape: str) -> str:
+    def key(self, rows: dict[str, AxisVar], at: AxisVar, shape: list[int]) -> str:
         """Elements as integers in the order that is wanted."""
         part, dtype = self.part, self.part.value.dtype
-        env = self.env({**rows, part.axis.name: at}, shape, 2)
+        env = self.env({**rows, part.axis.name: at}, shape)
         value = env.value(part.value)
         if dtype == bool_:
             value, dtype = env.to(value, bool_, i32), i32
@@ -221,14 +217,26 @@ place = {at.text}""")
         text = f"({order_key(env.whole(value), dtype, 'max')}).to({kind})"
         return self.body.name(f"{'~' if part.is_descending else ''}{text}", value.axes, "key")
 
-    def merge(self, schedule: SortMerge) -> None:
-        """Where each element of a run comes when the run is merged with its neighbour."""
-        body, tile = self.body, schedule.tile
+
+class MergeEmitter(_SortEmitter):
+    """Where each element of a run comes when the run is merged with its neighbour."""
+
+    def __init__(self, kernel: LoopKernel, schedule: SortMerge, context: Context):
+        limits = {name: Symbol(name, 0, 2**31 - 1) for name in _SIZES}
+        symbols, ranges = (*kernel.symbols, *_SIZES), {**kernel.ranges, **limits}
+        super().__init__(replace(kernel, symbols=symbols, ranges=ranges), schedule, context)
         self.spaces = 2 if schedule.is_last else 4
+
+    def emit(self) -> tuple[Dim, ...]:
+        part, body, schedule = self.part, self.body, self.schedule
+        tile, number, width = schedule.tile, schedule.number, schedule.tile << schedule.number
+        (most, row), (most_out, row_merged) = (run(part, tile, k) for k in (number, number + 1))
+        sizes = (part.axis.extent, width, most, most_out, row, row_merged, width.bit_length())
+        self.dims = (*self.dims[: -len(_SIZES)], *sizes)
         extent, span, room, room_out, row_in, row_out, steps = (
             self.scalars.dim(symbol(name)).text for name in _SIZES
         )
-        lines = f"""
+        self.lines(f"""
 tiles = ({row_in} + {tile - 1}) // {tile}
 pid = tl.program_id(0)
 row = pid // tiles
@@ -243,8 +251,7 @@ place = tl.load({self.space(1)} + base + at, mask=mine, other=0)
 is_later = run % 2 == 1
 other = tl.where(is_later, run - 1, run + 1)
 lo = tl.zeros([{tile}], tl.int32)
-hi = tl.maximum(tl.minimum({extent} - other * {span}, {room}), 0)"""
-        self.lines(lines)
+hi = tl.maximum(tl.minimum({extent} - other * {span}, {room}), 0)""")
         with body.block(f"for step in range(0, {steps}):"):
             self.lines(f"""
 still = mine & (lo < hi)
@@ -258,23 +265,10 @@ rank = inside + lo
 kept = mine & (rank < {room_out})""")
         if schedule.is_last:
             rows = self.scalars.split(self.part.rows, "row")
-            self.stores(rows, "place", "rank", "kept", f"[{tile}]", 1)
+            self.stores(rows, [tile])
         else:
             self.lines(f"""
 to = row.to(tl.int64) * {row_out} + run // 2 * {room_out} + rank
 tl.store({self.space(2)} + to, key, mask=kept)
 tl.store({self.space(3)} + to, place, mask=kept)""")
-
-    def stores(
-        self, rows: dict[str, AxisVar], at: str, rank: str, kept: str, shape: str, dims: int
-    ) -> None:
-        """Store what comes at each rank."""
-        lanes = frozenset([dims - 1])
-        axes = {
-            **{name: replace(var, mask=None) for name, var in rows.items()},
-            self.part.axis.name: AxisVar(at, lanes | ROWS, kept),
-            self.part.rank.name: AxisVar(rank, lanes | ROWS, kept),
-        }
-        env = self.env(axes, shape, dims)
-        for store in self.part.stores:
-            env.store(store)
+        return (product(a.extent for a in part.rows) * ceildiv(row, tile),)

@@ -3,12 +3,12 @@
 Parameters past the kernel's own are workspaces: buffers that live between the launches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir.dim import substitute, symbol
 from ...ir.types import DType, TensorType
-from ..elements import substituted
+from ..elements import index_facts, substituted
 from ..loops import (
     Apply,
     Axis,
@@ -28,22 +28,26 @@ from ..loops import (
     row_major,
     widened,
 )
-from ..templates.reduce import can_split
+from ..templates.contract_schedules import DotSchedule, GemvSchedule
+from ..templates.pointwise import PointwiseSchedule
+from ..templates.reduce import ReduceSchedule, can_split, reduce_schedule
+from ..templates.template import Schedule
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One launch's kernel and the names of the workspaces at the end of its parameters."""
+    """One launch: its kernel and schedule, and the workspaces at the end of its parameters."""
 
     kernel: LoopKernel
+    schedule: Schedule
     workspaces: tuple[str, ...] = ()
     suffix: str = ""
 
 
 def handed_on(
     kernel: LoopKernel,
-    first: Part,
-    second: Part,
+    first: tuple[Part, Schedule],
+    second: tuple[Part, Schedule],
     spaces: Mapping[str, TensorType],
     suffixes: tuple[str, str],
     own: tuple[str, ...] = (),
@@ -53,15 +57,15 @@ def handed_on(
     They are the parameters after the kernel's, of which the last, `own`, are workspaces already.
     """
 
-    def piece(part: Part, is_written: bool, suffix: str) -> Piece:
+    def piece(part: Part, schedule: Schedule, is_written: bool, suffix: str) -> Piece:
         params = (Param(type, is_written) for type in spaces.values())
         made = replace(kernel, params=(*kernel.params, *params), parts=(part,))
-        return Piece(made, (*own, *spaces), suffix)
+        return Piece(made, schedule, (*own, *spaces), suffix)
 
-    return piece(first, True, suffixes[0]), piece(second, False, suffixes[1])
+    return piece(*first, True, suffixes[0]), piece(*second, False, suffixes[1])
 
 
-def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
+def materialize(kernel: LoopKernel, schedule: Schedule) -> tuple[Piece, Piece]:
     """A launch that computes x and the row statistics, and the contraction that reads them."""
     (part,) = kernel.parts
     assert isinstance(part, Contract)
@@ -75,12 +79,13 @@ def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
     row_stores = tuple(
         Store(own + 1 + i, row, Ref(s.name, s.dtype)) for i, s in enumerate(part.stats)
     )
-    first: Reduce | Pointwise
+    before: tuple[Part, Schedule]
     phases = (*part.phases, part.stats) if part.stats else part.phases
     if phases:
         first = Reduce(rows, part.k, phases, row_stores, (x_store,))
+        before = first, reduce_schedule(first, index_facts(kernel))
     else:
-        first = Pointwise((*rows, part.k), (x_store,))
+        before = Pointwise((*rows, part.k), (x_store,)), PointwiseSchedule()
     refs: dict[str, Element] = {
         s.name: Load(own + 1 + i, row, s.dtype) for i, s in enumerate(part.stats)
     }
@@ -91,7 +96,7 @@ def materialize(kernel: LoopKernel) -> tuple[Piece, Piece]:
         phases=(),
         stores=tuple(_with_refs(s, refs) for s in part.stores),
     )
-    return handed_on(kernel, first, second, spaces, ("_x", ""))
+    return handed_on(kernel, before, (second, schedule), spaces, ("_x", ""))
 
 
 def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
@@ -134,12 +139,31 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
         refs[f"acc{i}"] = total
     points = tuple(a for a in (*part.batch, part.m, part.n) if a.extent != 1)
     second = Pointwise(points, tuple(_with_refs(s, refs) for s in part.stores))
-    return handed_on(kernel, first, second, spaces, ("_k", "_sum"), piece.workspaces)
+    sums = second, PointwiseSchedule(256, 4)
+    return handed_on(
+        kernel, (first, piece.schedule), sums, spaces, ("_k", "_sum"), piece.workspaces
+    )
 
 
-def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
+def contract_pieces(kernel: LoopKernel, schedule: GemvSchedule | DotSchedule) -> Sequence[Piece]:
+    """Of a contraction: one, or one before it that computes x, one after it that adds pieces of k.
+
+    Statistics that x needs are made by the launch before.
+    """
+    (part,) = kernel.parts
+    pieces = [Piece(kernel, schedule)]
+    is_tiled = isinstance(schedule, DotSchedule)
+    if part.phases or (is_tiled and schedule.materialize):
+        pieces = [*materialize(kernel, schedule)]
+    if is_tiled and schedule.split_k > 1:
+        pieces += split_k(pieces.pop(), schedule.split_k)
+    return pieces
+
+
+def split_rows(kernel: LoopKernel, schedule: ReduceSchedule) -> tuple[Piece, Piece]:
     """Reductions of equal pieces of each row, and a launch that joins the pieces in order."""
     (part,) = kernel.parts
+    splits = schedule.splits
     assert isinstance(part, Reduce)
     assert can_split(part), "only a single sweep can be cut"
     assert isinstance(part.axis.extent, int)
@@ -186,7 +210,9 @@ def split_rows(kernel: LoopKernel, splits: int) -> tuple[Piece, Piece]:
     first = Reduce(rows, Axis(part.axis.name, size), (tuple(first_phase),), tuple(stores), ())
     row_stores = tuple(_with_refs(s, refs) for s in part.row_stores)
     second = Reduce(part.rows, split, (tuple(joins),), row_stores, ())
-    return handed_on(kernel, first, second, spaces, ("_split", "_join"))
+    pieces = first, replace(schedule, splits=1)
+    joined = second, reduce_schedule(second, index_facts(kernel))
+    return handed_on(kernel, pieces, joined, spaces, ("_split", "_join"))
 
 
 def _with_refs(store: Store, refs: Mapping[str, Element]) -> Store:

@@ -13,7 +13,7 @@ from typing import Any
 from ...ir.errors import BuildError
 from ...ir.target import get_target
 from .binary import compile_kernel
-from .body import Emitted
+from .launch import Emitted
 
 
 def request_of(folder: str, target: str, number: int, emitted: Emitted) -> str:

@@ -12,7 +12,7 @@ from tilewright.api.compile_graph import compile_graph
 from tilewright.api.machine import open_device, resolve_target
 from tilewright.codegen import templates
 from tilewright.codegen.build import build
-from tilewright.codegen.cpp import printers as cpp_printers
+from tilewright.codegen.cpp import emit as cpp_emit
 from tilewright.codegen.triton import emit
 from tilewright.ir.builder import Builder
 from tilewright.ir.errors import BuildError, UnsupportedOp
@@ -57,7 +57,7 @@ def added():
             listed = (*templates.TEMPLATES, made.RankTemplate())
             patch.setattr(templates, "TEMPLATES", listed)
             for heading, printers in (
-                ("A printer in C++", cpp_printers.PRINTERS),
+                ("A printer in C++", cpp_emit.PRINTERS),
                 ("A printer in Triton", emit.PRINTERS),
             ):
                 patch.setitem(printers, made.Ranks, modules[heading].PRINTER)
@@ -136,9 +136,7 @@ def test_an_op_of_a_kind_that_no_template_has(monkeypatch):
 
 @pytest.mark.parametrize("target", [cpu(), get_target("sm_90")], ids=str)
 def test_a_part_without_a_printer(monkeypatch, added, target):
-    language, printers = (
-        ("Triton", emit.PRINTERS) if target.is_gpu else ("C++", cpp_printers.PRINTERS)
-    )
+    language, printers = ("Triton", emit.PRINTERS) if target.is_gpu else ("C++", cpp_emit.PRINTERS)
     monkeypatch.delitem(printers, added.Ranks)
     with pytest.raises(UnsupportedOp) as error:
         build(graph_of((3, 4), (5, 6)), target)

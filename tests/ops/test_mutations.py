@@ -32,7 +32,7 @@ TRITON = {
         "pad", elements.Env._select, "{then.text}, {other.text}", "{other.text}, {then.text}",
     ),
     "what is past the end counts": (
-        "prod", triton_reduce._Emitter.masked, "if axis.mask is not None:", "if False:",
+        "prod", triton_reduce.ReduceEmitter.masked, "if axis.mask is not None:", "if False:",
     ),
     "constants are one too large": (
         "gelu", names.constant, "else repr(value)", "else repr(value + 1)",
