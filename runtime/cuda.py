@@ -16,6 +16,7 @@ import numpy as np
 from ..ir.errors import DeviceError, OutOfMemory
 from ..ir.fork_lock import tell_after_fork
 from ..ir.program import Program
+from ..ir.target import target_of
 from .cuda_module import CudaModule
 from .device import check_room
 
@@ -78,7 +79,9 @@ class CudaDevice:
         self._thread = threading.local()
         self._device = self.core.Device(index)
         self.enter()
-        self.target = "sm_{}{}".format(*self._device.compute_capability)
+        arch = "sm_{}{}".format(*self._device.compute_capability)
+        runs = target_of(arch)  # whose code: not every architecture has a target of its own
+        self.target = arch if runs is None else runs.name
         self.stream = self._device.create_stream()
         self._raw_stream = self.stream.handle
         self.dlpack_stream = int(self._raw_stream)

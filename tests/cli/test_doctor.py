@@ -68,7 +68,13 @@ def test_verdict():
 
 @pytest.mark.parametrize(
     ("arch", "target"),
-    [("sm_90", "sm_90"), ("sm_86", "sm_80"), ("sm_103", "sm_100"), ("sm_75", None)],
+    [
+        ("sm_90", "sm_90"),
+        ("sm_80", "sm_80"),
+        ("sm_89", "sm_86"),
+        ("sm_103", "sm_100"),
+        ("sm_75", None),
+    ],
 )
 def test_the_target_of_a_gpu(monkeypatch, arch, target):
     gpus = machine.Gpus((machine.Gpu("a GPU", arch, 1 << 30),), "13.0", None)

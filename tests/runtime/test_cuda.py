@@ -116,7 +116,7 @@ class FakeCore:
     """Records launches."""
 
     def __init__(self, calls):
-        self.launched, self.calls = [], calls
+        self.launched, self.calls, self.capability = [], calls, (9, 0)
         self.Kernel = SimpleNamespace(from_handle=self.kernel)
 
     def kernel(self, handle):
@@ -125,7 +125,9 @@ class FakeCore:
     def Device(self, index):  # noqa: N802 (cuda-core's names)
         stream = SimpleNamespace(handle=77, create_graph_builder=self.graph_builder)
         return SimpleNamespace(
-            set_current=lambda: None, compute_capability=(9, 0), create_stream=lambda: stream
+            set_current=lambda: None,
+            compute_capability=self.capability,
+            create_stream=lambda: stream,
         )
 
     def LaunchConfig(self, **fields):  # noqa: N802
@@ -230,6 +232,14 @@ def test_an_address_kernels_cannot_use_is_refused(fake):
 def test_a_program_for_another_gpu_is_refused(fake):
     with pytest.raises(DeviceError, match=r"compiled for sm_80, cuda:0 is sm_90"):
         fake.device.load(program("sm_80"))
+
+
+def test_a_gpu_takes_programs_of_the_target_whose_code_it_runs(fake):
+    fake.core.capability = (8, 9)
+    device = cuda.CudaDevice()
+    device.load(program("sm_86"))
+    with pytest.raises(DeviceError, match=r"compiled for sm_80, cuda:0 is sm_86"):
+        device.load(program("sm_80"))
 
 
 def test_running_out_says_what_was_needed(fake):

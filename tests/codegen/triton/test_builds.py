@@ -7,14 +7,16 @@ import pytest
 from tilewright.codegen.templates import choices
 from tilewright.codegen.triton.emit import Emitted, emit_kernel
 from tilewright.codegen.triton.pool import compile_all
-from tilewright.ir.target import TARGETS, Target
+from tilewright.ir.errors import BuildError
+from tilewright.ir.target import Target, target_of
 from tilewright.ir.types import bf16, f16, f32
 
 from .contractions import EPILOGUES, PROLOGUES, product
+from .gpus import GPUS
+from .samples import linear
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
-GPUS = [t for t in TARGETS.values() if t.is_gpu]
 SIZE = {"n": 128, "k": 200}  # the last tile of k is partly empty
 
 
@@ -39,6 +41,19 @@ def test_contractions_build(target, dtype):
         for schedule in dict.fromkeys(s for _, _, s in choices(case.kernel, target)[1]):
             found += emit_kernel(case.kernel, "kernel", schedule, target)
     build(found, target)
+
+
+@pytest.mark.slow
+def test_a_gpu_with_less_shared_memory_gets_kernels_that_fit():
+    """Those of sm_80 do not: they would be built for an sm_89, and fail when it loads them."""
+    case, target, launches = linear(4, 4096, 4096, bf16), target_of("sm_89"), []
+    for chosen in (target, target_of("sm_80")):
+        (schedule,) = [s for low, _, s in choices(case.kernel, chosen)[1] if low == 17]
+        launches.append(emit_kernel(case.kernel, "kernel", schedule, chosen)[1])
+    own, larger = launches
+    build([own], target)
+    with pytest.raises(BuildError, match="needs more shared memory than sm_86 has"):
+        build([larger], target)
 
 
 @pytest.mark.slow

@@ -15,10 +15,9 @@ from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, f32
 
 from . import samples
+from .gpus import GPUS
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
-
-GPUS = [t for t in TARGETS.values() if t.is_gpu]
 
 
 @pytest.fixture(scope="module", autouse=True)

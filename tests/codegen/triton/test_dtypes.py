@@ -17,11 +17,11 @@ from tilewright.ir.types import bf16, bool_, f8e4m3, f16, f32, f64, i32
 
 from . import dtypes, samples
 from .contractions import product
+from .gpus import GPUS
 from .harness import check, flat
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
-GPUS = [t for t in TARGETS.values() if t.is_gpu]
 WRAPPING = [*dtypes.INTEGERS, bool_]
 
 

@@ -15,6 +15,7 @@ from tilewright.ir.target import TARGETS
 from tilewright.passes.pipelines import language_model
 
 from ...models.tiny import make
+from .gpus import GPUS
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
@@ -62,4 +63,4 @@ def test_models_build(target, monkeypatch):
 
 
 def test_every_gpu_has_a_dtype():
-    assert DTYPES.keys() == {t.name for t in TARGETS.values() if t.is_gpu}
+    assert DTYPES.keys() == {t.name for t in GPUS}

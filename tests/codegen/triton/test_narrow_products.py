@@ -8,16 +8,16 @@ from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSch
 from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.builder import Builder
-from tilewright.ir.target import TARGETS, get_target
+from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f8e4m3, f8e5m2, f16, f32, i8, i16, i32, i64
 
 from . import samples
 from .contractions import product
+from .gpus import GPUS
 from .harness import check
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
 
-GPUS = [t for t in TARGETS.values() if t.is_gpu]
 PAIRS = {
     "f8e4m3": (f8e4m3, f8e4m3), "f8e5m2": (f8e5m2, f8e5m2), "both": (f8e4m3, f8e5m2),
     "with f16": (f16, f8e4m3), "with bf16": (f8e5m2, bf16),

@@ -6,11 +6,12 @@ import pytest
 from tilewright.codegen.templates import choices
 from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel
-from tilewright.ir.target import TARGETS, get_target
+from tilewright.ir.target import get_target
 from tilewright.ir.types import f32, i2, i4, u2, u4
 
 from ..packed import linear, lookup, moved
 from . import samples
+from .gpus import GPUS
 from .harness import check
 
 pytest.importorskip("triton", reason="Triton is in the extra `gpu`")
@@ -49,7 +50,7 @@ def test_elements_of_a_table(runner, dtype, make):
         check(runner, case, schedule, 0)
 
 
-@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.is_gpu], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
 def test_products_build(target):
     kernel = case_of(CASES["u4"](17)).kernel
     for _, _, schedule in choices(kernel, target)[1]:

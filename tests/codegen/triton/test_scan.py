@@ -7,9 +7,9 @@ from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.scan import ScanSchedule
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.op import OPS
-from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, f32, f64, i8, i64
 
+from .gpus import GPUS
 from .harness import check
 from .samples_places import scan
 from .test_builds import build
@@ -70,7 +70,7 @@ def test_the_sign_of_zero_is_carried_on(runner, schedule, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.is_gpu], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
 def test_scans_build(target):
     cases = [scan(name, (3, 20000), dtype=dtype) for name in SCANS for dtype in (f32, f64)]
     cases += [

@@ -7,9 +7,9 @@ from tilewright.codegen.templates.scatter import ScatterSchedule
 from tilewright.codegen.templates.sort import SortSchedule
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.ops.scatter import COMBINES
-from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, bool_, f32, f64, i8
 
+from .gpus import GPUS
 from .harness import check
 from .samples_places import scatter, scatter_elements
 from .test_builds import build
@@ -53,7 +53,7 @@ def test_axes_and_sizes(runner, schedule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.is_gpu], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
 def test_scatters_build(target):
     cases = [scatter(combine, (64, 300, 80), (500,), dtype=f32) for combine in COMBINES]
     cases += [scatter(dtype=f64), scatter_elements(dtype=i8), scatter_elements("max", dtype=bool_)]

@@ -12,6 +12,7 @@ from tilewright.ir.dim import evaluate
 from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, bool_, f32, f64, i8, i64, u8
 
+from .gpus import GPUS
 from .harness import check
 from .samples_places import sort
 from .test_builds import build
@@ -62,7 +63,6 @@ def test_a_schedule_covers_every_size(n):
 
 
 # Full tiles take long to build: of the widest elements, and across rows, by turns.
-GPUS = [t for t in TARGETS.values() if t.is_gpu]
 FULL = [sort((4, 5000), dtype=f64), sort((100000, 3), 0, True, keep=50)]
 
 
