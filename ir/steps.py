@@ -5,7 +5,8 @@ buffers too: what a loop carries lies in buffers that its body's last copies fil
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from .dim import Dim
 
@@ -15,11 +16,15 @@ REDUCTIONS = ("sum", "max", "min")
 
 @dataclass(frozen=True)
 class Step:
-    """What all kinds have; a kind says what it reads, writes, binds and encloses.
+    """What all kinds have; a kind says which of its fields name what it reads, writes and binds.
 
     traffic: bytes that must move, each operand read once and each result written once. operations:
     arithmetic operations, a multiply-add counted as 2.
     """
+
+    READS: ClassVar[tuple[str, ...]] = ()
+    WRITES: ClassVar[tuple[str, ...]] = ()
+    BINDS: ClassVar[tuple[str, ...]] = ()
 
     name: str
     loc: str | None = field(default=None, kw_only=True)
@@ -29,27 +34,36 @@ class Step:
     @property
     def reads(self) -> tuple[str, ...]:
         """Buffers whose content it needs, those of steps inside apart."""
-        return ()
+        return self._named(self.READS)
 
     @property
     def writes(self) -> tuple[str, ...]:
         """Buffers that it fills, those of steps inside apart."""
-        return ()
+        return self._named(self.WRITES)
 
     @property
     def binds(self) -> tuple[str, ...]:
         """Symbols that have a value only once it has run; those of steps inside apart."""
-        return ()
+        return self._named(self.BINDS)
 
     @property
     def bodies(self) -> tuple[tuple["Step", ...], ...]:
         """The lists of steps inside."""
-        return ()
+        return self._of_type(tuple[Step, ...])
 
     @property
     def dims(self) -> tuple[Dim, ...]:
         """Every dim that it holds."""
-        return (self.traffic, self.operations)
+        return self._of_type(Dim)
+
+    def _named(self, names: Iterable[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for value in (getattr(self, name) for name in names):
+            found += [value] if isinstance(value, str) else value
+        return tuple(found)
+
+    def _of_type(self, annotation: Any) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in fields(self) if f.type == annotation)
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class LaunchStep(Step):
-    """One launch. `select` is evaluated when dims are bound and picks among `choices`."""
+    """One launch. `select` is evaluated when dims are bound and picks among `choices`.
+
+    One of the choices runs, and which is known with the sizes: it reads and writes what any does.
+    """
 
     choices: tuple[Choice, ...]
     select: Dim = 0
@@ -76,7 +93,6 @@ class LaunchStep(Step):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See Step. One of the choices runs; which is known with the sizes."""
         return tuple(
             dict.fromkeys(
                 arg
@@ -95,12 +111,14 @@ class LaunchStep(Step):
         of_choices = (
             dim for c in self.choices for dim in (*c.args, *c.grid) if not isinstance(dim, str)
         )
-        return (self.select, self.traffic, self.operations, *of_choices)
+        return (*super().dims, *of_choices)
 
 
 @dataclass(frozen=True)
 class Copy(Step):
     """`nbytes` from one buffer into another, beginning at offsets in bytes."""
+
+    READS, WRITES = ("source",), ("target",)
 
     source: str
     target: str
@@ -108,43 +126,21 @@ class Copy(Step):
     source_offset: Dim = 0
     target_offset: Dim = 0
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.source,)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.target,)
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (*super().dims, self.nbytes, self.source_offset, self.target_offset)
-
 
 @dataclass(frozen=True)
 class FunctionCall(Step):
     """A function of arrays: it gets the inputs and returns an array for each output.
 
-    What it returns must be of the outputs' dtypes and shapes. Symbols that it `binds` take the
+    What it returns must be of the outputs' dtypes and shapes. Symbols that it has `bound` take the
     sizes of what it returned, and must be within their declared ranges.
     """
+
+    READS, WRITES, BINDS = ("inputs",), ("outputs",), ("bound",)
 
     function: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     bound: tuple[str, ...] = ()
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.inputs
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return self.outputs
-
-    @property
-    def binds(self) -> tuple[str, ...]:
-        return self.bound
 
 
 @dataclass(frozen=True)
@@ -161,16 +157,10 @@ class LibraryCall(FunctionCall):
 class BindSize(Step):
     """The one integer (i64) in `source` becomes the value of a symbol; it must be in its range."""
 
+    READS, BINDS = ("source",), ("symbol",)
+
     source: str
     symbol: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.source,)
-
-    @property
-    def binds(self) -> tuple[str, ...]:
-        return (self.symbol,)
 
 
 @dataclass(frozen=True)
@@ -182,6 +172,8 @@ class Collective(Step):
     of the reduction. broadcast: the source of rank `root`, everywhere.
     """
 
+    READS, WRITES = ("source",), ("target",)
+
     operation: str
     group: str
     source: str
@@ -189,30 +181,16 @@ class Collective(Step):
     reduction: str = "sum"
     root: int = 0
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.source,)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.target,)
-
 
 @dataclass(frozen=True)
 class Cond(Step):
     """`then` where the one bool of `predicate` is true, else `otherwise`."""
 
+    READS = ("predicate",)
+
     predicate: str
     then: tuple[Step, ...]
     otherwise: tuple[Step, ...]
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.predicate,)
-
-    @property
-    def bodies(self) -> tuple[tuple[Step, ...], ...]:
-        return (self.then, self.otherwise)
 
 
 @dataclass(frozen=True)
@@ -223,10 +201,6 @@ class While(Step):
     test: tuple[Step, ...]
     body: tuple[Step, ...]
 
-    @property
-    def bodies(self) -> tuple[tuple[Step, ...], ...]:
-        return (self.test, self.body)
-
 
 @dataclass(frozen=True)
 class ScanLoop(Step):
@@ -235,14 +209,6 @@ class ScanLoop(Step):
     index: str
     count: Dim
     body: tuple[Step, ...]
-
-    @property
-    def bodies(self) -> tuple[tuple[Step, ...], ...]:
-        return (self.body,)
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (*super().dims, self.count)
 
 
 def walk(steps: Iterable[Step]) -> Iterator[Step]:
