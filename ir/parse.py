@@ -18,7 +18,6 @@ from .dim_text import parse_dim
 from .errors import ParseError, TilewrightError
 from .graph import Graph, Node, Value
 from .op import Op, get_op
-from .plan import Plan
 from .types import DTYPES, DType, TensorType
 
 SHOWN_COLUMNS = 120  # of the line that an error is in
@@ -29,29 +28,15 @@ _ARGUMENT = re.compile(r"(input|state) %(\w+) : (.+)$")
 _WEIGHT = re.compile(r"weight %(\w+) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\") : (.+)$")
 _NODE = re.compile(r"(%[\w, %]+?) = (\w+)\(([^)]*)\)")
 _UPDATE = re.compile(r"update %(\w+) = (%\w+)$")
+_PLACE = re.compile(r" in \w+( at .+)?$")  # what a plan adds to a node
 _TYPE = re.compile(r"(\w+)\[")
 
 
 def parse_graph(text: str, *, path: str = "<text>") -> Graph:
     """The graph that `text` prints. Raises ParseError (file:line:column and a caret).
 
-    Where `text` is that of a plan, its graph.
+    Where `text` is that of a plan, its graph: groups and offsets are not read.
     """
-    return _parse(text, path)[0]
-
-
-def parse_plan(text: str, *, path: str = "<text>") -> Plan:
-    """The plan that `text` prints. Raises ParseError also where a node is in no group."""
-    graph, parser = _parse(text, path)
-    groups: dict[str, list[Node]] = {}
-    for node, (group, line) in zip(graph.nodes, parser.groups):
-        if not group:
-            raise parser.error("expected ' in GROUP': every node of a plan is in one", line)
-        groups.setdefault(group, []).append(node)
-    return Plan(graph, {name: tuple(nodes) for name, nodes in groups.items()}, parser.offsets)
-
-
-def _parse(text: str, path: str) -> tuple[Graph, "_GraphParser"]:
     lines = [
         _Line(i, stripped)
         for i, line in enumerate(text.splitlines(), 1)
@@ -61,7 +46,7 @@ def _parse(text: str, path: str) -> tuple[Graph, "_GraphParser"]:
     graph = parser.graph()
     if parser.at < len(lines):
         raise parser.error("text after the graph's end", lines[parser.at])
-    return graph, parser
+    return graph
 
 
 @dataclass
@@ -80,8 +65,6 @@ class _GraphParser:
         self.arguments: dict[str, list[Value]] = {"input": [], "weight": [], "state": []}
         self.nodes: list[Node] = []
         self.updates: dict[str, Value] = {}
-        self.groups: list[tuple[str, _Line]] = []  # of the nodes; "" where none is given
-        self.offsets: dict[Value, Dim] = {}
 
     def graph(self, label: str = "") -> Graph:
         header = re.compile(rf"{re.escape(label)}graph @([\w.\-]+)$")
@@ -164,8 +147,7 @@ class _GraphParser:
             rest = rest[close + 1 :].strip()
         if not rest.startswith(":"):
             raise self.error("expected ': types'", line, rest[:1])
-        rest, _, offset_text = rest[1:].partition(" at ")
-        type_text, _, group = rest.partition(" in ")
+        type_text = _PLACE.sub("", rest[1:])
         for name, (annotation, _) in op.attrs.items():
             if annotation is Graph:
                 attrs[name] = self.region(name, line)
@@ -177,13 +159,6 @@ class _GraphParser:
             raise self.error(f"{op.name} gives {shown}, the text says {type_text.strip()}", line)
         values = tuple(Value(t) for t in inferred)
         self.nodes.append(Node(op, operands, full, values))
-        self.groups.append((group.strip(), line))
-        offsets = split_top(offset_text)
-        if offsets and len(offsets) != len(values):
-            raise self.error(f"{len(values)} results, {len(offsets)} offsets", line, offset_text)
-        for value, offset in zip(values, offsets):
-            if offset.strip() != "-":
-                self.offsets[value] = self.dim(offset, line)
         labels = [r.strip() for r in results.split(",")]
         if len(labels) != len(values):
             raise self.error(f"{op.name} has {len(values)} results, {len(labels)} are named", line)

@@ -3,7 +3,7 @@
 Values are numbered in order, so the text does not depend on how the graph was made.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .dim import Expr, Symbol
@@ -103,8 +103,3 @@ def _symbol(symbol: Symbol) -> str:
     if symbol.multiple != 1:
         text += f" multiple {symbol.multiple}"
     return text + (f" hint {symbol.hint}" if symbol.hint is not None else "")
-
-
-def same_text(graphs: Iterable[Graph]) -> bool:
-    """Whether all graphs print the same: structural equality."""
-    return len({print_graph(g) for g in graphs}) <= 1

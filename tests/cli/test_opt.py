@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tilewright import passes
-from tilewright.ir.parse import parse_graph, parse_plan
+from tilewright.codegen.group import make_plan
+from tilewright.ir.parse import parse_graph
 from tilewright.ir.text import print_graph, print_plan
 
 GRAPH = """\
@@ -60,7 +61,7 @@ def test_a_plan(tilewright, file):
     assert "%1 = add(%x, %0) : f32[n, 8] in k0" in done.stdout
     assert "pointwise groups" in done.stderr
     again = tilewright("opt", "-", "-p", "dead-code", "--plan", stdin=done.stdout)
-    assert again.stdout == print_plan(parse_plan(again.stdout))
+    assert again.stdout == print_plan(make_plan(parse_graph(again.stdout)))
     assert "exp" not in again.stdout
 
 
