@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .dim import Dim, ceildiv, maximum
+from .dim import Dim, ceildiv
 from .errors import VerifyError
 from .graph import Graph, Node, Value
 from .program import ALIGNMENT
@@ -14,13 +14,14 @@ from .program import ALIGNMENT
 class Plan:
     """`groups`: kernel -> its nodes, in the order of the graph, in which kernels run one by one.
 
-    `offsets`: bytes into the arena of values that one kernel leaves for another. Raises VerifyError
-    where the groups are not the graph's nodes, each once and in order.
+    `offsets`: bytes into the arena, which has `arena_bytes`, of values that one kernel leaves for
+    another. Raises VerifyError where the groups are not the graph's nodes, each once and in order.
     """
 
     graph: Graph
     groups: Mapping[str, tuple[Node, ...]]
     offsets: Mapping[Value, Dim] = field(default_factory=dict)
+    arena_bytes: Dim = 0
 
     def __post_init__(self):
         in_order = [node for nodes in self.groups.values() for node in nodes]
@@ -46,20 +47,6 @@ class Plan:
     def results_of(self, name: str) -> list[Value]:
         """Values of the group that others read or that leave the graph, in order."""
         return results_of(self.graph, self.groups[name])
-
-    @cached_property
-    def arena_bytes(self) -> Dim:
-        """Size of the arena: the largest end of a value in it."""
-        facts = self.graph.facts
-        ends: list[Dim] = []
-        for value, offset in self.offsets.items():
-            end = aligned(offset + value.type.nbytes)
-            if not any(facts.proved_le(end, other) for other in ends):
-                ends = [e for e in ends if not facts.proved_le(e, end)] + [end]
-        total: Dim = 0
-        for end in ends:
-            total = maximum(total, end)
-        return total
 
 
 def results_of(graph: Graph, nodes: tuple[Node, ...]) -> list[Value]:

@@ -59,7 +59,7 @@ def plan_memory(plan: Plan, findings: Findings) -> Plan:
         f" (apart they would take {whole:,})"
     )
     findings.note(f"arena: {total} bytes")
-    return replace(plan, offsets=offsets)
+    return replace(plan, offsets=offsets, arena_bytes=total)
 
 
 def analyse(plan: Plan) -> list[Lifetime]:
