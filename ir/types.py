@@ -124,21 +124,8 @@ u2 = _dtype("u2", 2, "uint", ml_dtypes.uint2)
 
 _ALL = (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u8, bool_, i4, u4, i2, u2)
 DTYPES = {t.name: t for t in _ALL}
-# how the safetensors format spells them
-SAFETENSORS = {
-    "F64": f64,
-    "F32": f32,
-    "F16": f16,
-    "BF16": bf16,
-    "F8_E4M3": f8e4m3,
-    "F8_E5M2": f8e5m2,
-    "I64": i64,
-    "I32": i32,
-    "I16": i16,
-    "I8": i8,
-    "U8": u8,
-    "BOOL": bool_,
-}
+# as the safetensors format spells them: BF16, F8_E4M3
+SAFETENSORS = {t.name.upper().replace("F8E", "F8_E"): t for t in DTYPES.values() if not t.is_packed}
 _BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
 
 
