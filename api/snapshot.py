@@ -11,7 +11,7 @@ import torch
 
 from ..frontend.dtypes import FROM_TORCH, to_numpy
 from ..frontend.structural_copy import require_weights, structural_copy
-from ..ir.errors import UnsupportedModel
+from ..ir.errors import UnsupportedModel, listed
 
 
 class Snapshot:
@@ -39,7 +39,7 @@ class Snapshot:
                 "the module's weights have changed since it was compiled",
                 where=type(self.module).__name__,
                 facts=f"{why}, and {len(changed)} of {len(self._tensors)} tensors have other values"
-                f" now, the first is {changed[0]}",
+                f" now: {listed(changed, ', ')}",
                 fix="compile the module again",
             )
 

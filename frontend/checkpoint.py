@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..ir.errors import CheckpointError, UnsupportedModel
+from ..ir.errors import CheckpointError, UnsupportedModel, listed
 from ..ir.lazy_arrays import LazyArray
 from ..ir.types import DType, f32
 from . import gguf, gguf_config, gguf_model, gguf_tokenizer, shards, tokenizer_source
@@ -125,7 +125,7 @@ def _read_config(folder: Path) -> Any:
         raise CheckpointError(
             "not a model: the folder has no config.json",
             where=str(folder),
-            facts=f"found {', '.join(found[:8]) or 'nothing'}",
+            facts=f"found {listed(found, ', ') or 'nothing'}",
             fix=f"name the file: {folder / ggufs[0]}"
             if ggufs
             else "merge the adapter into its base model first"

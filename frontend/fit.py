@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..ir.errors import MAX_LISTED, CheckpointError, listed, shown
+from ..ir.errors import CheckpointError, listed, shown
 from ..ir.lazy_arrays import LazyArray
 from .dtypes import from_torch
 
@@ -48,7 +48,7 @@ def require_all(missing: Sequence[str], folder: Path) -> None:
         raise CheckpointError(
             "the checkpoint lacks weights of its model",
             where=str(folder),
-            facts=f"{len(missing)} are missing: {', '.join(missing[:6])}",
+            facts=f"{len(missing)} are missing: {listed(missing, ', ')}",
             fix="copy or download the missing shards",
         )
 
@@ -68,9 +68,8 @@ def warn_unused(module: Any, names: Iterable[str], folder: Path) -> None:
     ]
     if left:
         _log.warning(
-            "%s: %d tensors belong to no part of the model, and are not used: %s%s",
+            "%s: %d tensors belong to no part of the model, and are not used: %s",
             folder,
             len(left),
-            ", ".join(map(shown, left[:MAX_LISTED])),
-            " and more" if len(left) > MAX_LISTED else "",
+            listed([shown(name) for name in left], ", "),
         )

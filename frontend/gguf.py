@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import CheckpointError
+from ..ir.errors import CheckpointError, listed
 from .gguf_header import MAGIC, Cursor, Header, TableEntry, read_header
 
 DEFAULT_ALIGNMENT = 32
@@ -110,7 +110,7 @@ def read_gguf(path: str | Path) -> GGUFFile:
         raise CheckpointError(
             "a GGUF file that names no model architecture",
             where=str(paths[0]),
-            facts=f"its metadata has {', '.join(sorted(metadata)[:8]) or 'no entries'}, "
+            facts=f"its metadata has {listed(sorted(metadata), ', ') or 'no entries'}, "
             "but no 'general.architecture'",
             fix="give a language model's file; this may hold an adapter or a vocabulary only",
         )
@@ -148,7 +148,7 @@ def _part_paths(path: Path, header: Header) -> list[Path]:
         raise CheckpointError(
             "parts of the model are missing",
             where=str(path.parent),
-            facts=f"{len(missing)} of {count}: {', '.join(missing[:8])}",
+            facts=f"{len(missing)} of {count}: {listed(missing, ', ')}",
             fix="copy or download them into the same folder",
         )
     return paths
@@ -172,7 +172,7 @@ def _check_parts(paths: list[Path], headers: list[Header]) -> None:
         raise CheckpointError(
             "the parts are not of one model",
             where=str(paths[0]),
-            facts="\n".join(problems[:8]),
+            facts=listed(problems),
             fix="copy or download all parts again from one place",
         )
 
@@ -196,7 +196,7 @@ def _place_tensors(header: Header, part: int) -> list[GGUFTensor]:
         if after.offset < before.offset + before.nbytes
     ]
     if shared:
-        raise cursor.malformed("tensors share bytes: " + "; ".join(shared[:6]))
+        raise cursor.malformed("tensors share bytes: " + listed(shared, "; "))
     return tensors
 
 

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..ir.errors import CheckpointError
+from ..ir.errors import CheckpointError, listed
 from .gguf import GGUFFile
 from .gguf_keys import FIELDS, model_problems
 
@@ -76,7 +76,7 @@ class _Facts:
             raise CheckpointError(
                 "the metadata states what is not read, or does not describe a model",
                 where=str(self.file.path),
-                facts="\n".join(self.problems[:12]),
+                facts=listed(self.problems),
                 fix="give the model's safetensors folder, or convert the model again",
             )
 

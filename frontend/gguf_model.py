@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import CheckpointError
+from ..ir.errors import CheckpointError, listed
 from .gguf import GGUFFile
 from .gguf_config import ROPE_FACTORS
 
@@ -34,7 +34,7 @@ def map_weights(
             "the file's tensors are not those of its model",
             where=str(file.path),
             facts="\n".join(
-                _listing(title, items)
+                f"{title}: {listed(items, ', ')}"
                 for title, items in (
                     ("parameters without a tensor", missing),
                     ("tensors without a place", unused),
@@ -84,8 +84,3 @@ def _gguf_names(arch: str, layers: int, parameters: Iterable[str]) -> dict[str, 
         if gguf is not None:
             names.setdefault(gguf + dot + suffix, full)
     return names
-
-
-def _listing(title: str, items: list[str]) -> str:
-    more = f" and {len(items) - 6} more" if len(items) > 6 else ""
-    return f"{title}: {', '.join(items[:6])}{more}"

@@ -8,7 +8,7 @@ import re
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ..ir.errors import CheckpointError
+from ..ir.errors import CheckpointError, listed
 from .gguf import GGUFFile
 from .gguf_keys import TEMPLATES, tokenizer_problems
 from .gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
@@ -99,7 +99,7 @@ class _Vocabulary:
             raise CheckpointError(
                 "the tokenizer's metadata states what is not read, or disagrees with itself",
                 where=self.where,
-                facts="\n".join(self.problems[:12]),
+                facts=listed(self.problems),
                 fix="convert the model again, or pass tokenizer=AutoTokenizer.from_pretrained(...)",
             )
 

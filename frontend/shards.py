@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import MAX_LISTED, CheckpointError, listed, shown
+from ..ir.errors import CheckpointError, listed, shown
 from ..ir.lazy_arrays import LazyArray
 from ..ir.safetensors import (
     MAX_HEADER_BYTES,
@@ -96,7 +96,7 @@ def _read_shards(folder: Path, index: Path) -> dict[str, LazyArray]:
         raise CheckpointError(
             "a weight file is missing",
             where=str(folder),
-            facts=f"{len(missing)} of {len(files)}: {', '.join(missing[:MAX_LISTED])}",
+            facts=f"{len(missing)} of {len(files)}: {listed(missing, ', ')}",
             fix="copy or download it again",
         )
     shards = {file: read_shard(folder / file) for file in files}
@@ -161,13 +161,13 @@ def _no_weights(folder: Path) -> CheckpointError:
         return CheckpointError(
             "the weights are pickled, and unpickling runs code from the file",
             where=str(folder),
-            facts=f"found {', '.join(pickled[:4])}, but no *.safetensors",
+            facts=f"found {listed(pickled, ', ')}, but no *.safetensors",
             fix="convert them once: save_pretrained in transformers writes safetensors",
         )
     return CheckpointError(
         "no weights in the folder",
         where=str(folder),
-        facts=f"found {', '.join(sorted(f.name for f in folder.iterdir())[:8]) or 'nothing'}",
+        facts=f"found {listed(sorted(f.name for f in folder.iterdir()), ', ') or 'nothing'}",
         fix="give the folder that holds config.json and *.safetensors",
     )
 

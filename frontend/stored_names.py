@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import CheckpointError
+from ..ir.errors import CheckpointError, listed
 from ..ir.lazy_arrays import LazyArray
 from .dtypes import from_torch
 from .fit import check_fit, require_all, warn_unused
@@ -98,6 +98,6 @@ def _require_no_place(
             "the config does not fit the weights",
             where=str(folder),
             facts=f"{len(lacking)} stored weights have no place in the model that config.json"
-            f" describes: {', '.join(lacking[:6])}",
+            f" describes: {listed(lacking, ', ')}",
             fix="config.json and the weights are of different models: copy both again",
         )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ..ir.errors import UnsupportedModel
+from ..ir.errors import UnsupportedModel, listed
 
 _OF_A_MODULE = ("_parameters", "_buffers", "_modules")  # no part of the names of what they hold
 
@@ -157,7 +157,7 @@ def require_weights(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.
         raise UnsupportedModel(
             "the module has no weights",
             where=type(module).__name__,
-            facts=f"{len(without)} tensors are on the meta device, the first is {without[0]}",
+            facts=f"{len(without)} tensors are on the meta device: {listed(without, ', ')}",
             fix="load its weights first, onto the CPU or a GPU; of a checkpoint by"
             " from_pretrained(folder)",
         )
@@ -171,7 +171,7 @@ def structural_copy(module: torch.nn.Module) -> StructuralCopy:
         raise UnsupportedModel(
             "the module is not initialized",
             where=type(module).__name__,
-            facts=f"{len(lazy)} lazy parameters have no shape yet, the first is {lazy[0]}",
+            facts=f"{len(lazy)} lazy parameters have no shape yet: {listed(lazy, ', ')}",
             fix="call the module once in PyTorch first",
         )
     return StructuralCopy(module)

@@ -1,5 +1,7 @@
 """The errors a caller may meet, one class for each thing the caller can do about it."""
 
+from collections.abc import Sequence
+
 MAX_COLUMNS = 600  # of a line of a message: more is not read, and may be a whole file
 
 
@@ -101,13 +103,13 @@ class OptionError(TilewrightError):
     """An option, switch or setting is unknown or has a value out of its domain."""
 
 
-MAX_LISTED = 10  # problems that one message shows
+MAX_LISTED = 10  # problems, or names, that one message shows
 
 
-def listed(problems: list[str]) -> str:
-    """The first problems as lines, and how many there are besides."""
-    more = len(problems) - MAX_LISTED
-    return "\n".join([*problems[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])
+def listed(items: Sequence[str], between: str = "\n") -> str:
+    """The first problems as lines, or the first names in one; and how many there are besides."""
+    more = len(items) - MAX_LISTED
+    return between.join([*items[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def joined(problems: list[TilewrightError], what: str) -> TilewrightError:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ..ir.builder import Rebuilder
 from ..ir.dim import symbol
-from ..ir.errors import PassError, UnsupportedModel
+from ..ir.errors import PassError, UnsupportedModel, listed
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import (
     CONTEXT_LENS,
@@ -23,7 +23,7 @@ from ..ir.layout import (
 from ..ir.types import DType, i32
 from . import findings
 from .manager import Outcome, Pass
-from .token_axis import TokenFacts, analyse, first_of
+from .token_axis import TokenFacts, analyse
 
 NEW_SYMBOLS = (NUM_PAGES, NUM_SEQS, WIDTH)
 
@@ -78,7 +78,7 @@ def decide(graph: Graph, facts: TokenFacts, kv_dtype: DType | None) -> dict[Node
     if problems:
         raise UnsupportedModel(
             "some attention has no paged form",
-            facts=first_of(problems),
+            facts=listed(problems),
             fix="compile the model as a plain module: tilewright.compile(module)",
         )
     return layers

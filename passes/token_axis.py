@@ -5,19 +5,18 @@ tokens computes each token's row from its own inputs, so one program serves any 
 Where it does not hold, the op that mixes tokens is named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..ir.axes import TOLD, Axes
 from ..ir.dim import Dim, symbols_of
-from ..ir.errors import UnsupportedModel
+from ..ir.errors import UnsupportedModel, listed
 from ..ir.graph import Graph, Node, Value
 from ..ir.index_map import Number, SymbolContext, leaves
 from ..ir.op import get_op
 from ..ir.text import print_node, value_names
 
 ATTENTION = get_op("attention")  # where tokens may meet
-SHOWN_PROBLEMS = 12
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,9 @@ class TokenFacts:
         if self.problems:
             raise UnsupportedModel(
                 f"{model} mixes tokens outside attention: it cannot be served in mixed batches",
-                facts=first_of(self.problems),
+                facts=listed(self.problems),
                 fix="compile it as a plain module: tilewright.compile(module)",
             )
-
-
-def first_of(problems: Sequence[str]) -> str:
-    """The first of a list, and how many more there are: layers repeat what is wrong with one."""
-    more = len(problems) - SHOWN_PROBLEMS
-    return "\n".join([*problems[:SHOWN_PROBLEMS], *([f"... and {more} more"] if more > 0 else [])])
 
 
 class Mixing(Exception):

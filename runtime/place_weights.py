@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.dim import evaluate
-from ..ir.errors import DimError, ShapeError
+from ..ir.errors import DimError, ShapeError, listed
 from ..ir.program import ALIGNMENT, Buffer, Program
 from .array import Array
 from .device import Device
@@ -24,11 +24,10 @@ def place_weights(
     """
     missing = [b.name for b in program.weights if b.name not in weights]
     if missing:
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
         raise ShapeError(
             f"{len(missing)} of {len(program.weights)} weights are missing",
             where=program.name,
-            facts=f"no array for {shown}; there are {len(weights)} arrays",
+            facts=f"no array for {listed(missing, ', ')}; there are {len(weights)} arrays",
             fix="pass the weights that the program was compiled with",
         )
     placed, problems = {}, []
@@ -44,7 +43,7 @@ def place_weights(
         raise ShapeError(
             f"{len(problems)} weights do not fit the program",
             where=program.name,
-            facts="\n".join(problems[:10]),
+            facts=listed(problems),
             fix="pass the weights that the program was compiled with",
         )
     return placed

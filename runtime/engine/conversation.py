@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from ...ir.errors import RequestError
+from ...ir.errors import RequestError, listed
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -91,7 +91,7 @@ def read_messages(messages: Any, *, keeps_parts: bool) -> list[dict[str, Any]]:
         first = problems[0].partition(":")[0]
         raise RequestError(
             f"{first} is not a message" if len(problems) == 1 else "these are not messages",
-            facts="\n".join(problem[:200] for problem in problems[:8]),
+            facts=listed([problem[:200] for problem in problems]),
             fix="messages look like {'role': 'user', 'content': 'Hello'}",
         )
     return [_normal(message, keeps_parts) for message in given]

@@ -11,7 +11,13 @@ import time
 import pytest
 
 from tilewright.cli import console
-from tilewright.ir.errors import MAX_COLUMNS, OptionError, ParseError, TilewrightError
+from tilewright.ir.errors import (
+    MAX_COLUMNS,
+    OptionError,
+    ParseError,
+    TilewrightError,
+    listed,
+)
 from tilewright.ir.parse import parse_graph
 
 
@@ -104,6 +110,13 @@ def test_a_message_shows_the_beginning_of_an_overlong_line():
     assert len(facts) < MAX_COLUMNS + 40
     assert facts.endswith("... (20002 characters)")
     assert len(error.facts) == 20_005
+
+
+def test_of_many_the_first_are_listed():
+    names = [f"w{number}" for number in range(13)]
+    assert listed(names).splitlines() == [*names[:10], "and 3 more"]
+    assert listed(names[:10], ", ") == ", ".join(names[:10])
+    assert listed([]) == ""
 
 
 def test_a_parse_error_shows_what_is_around_the_place():

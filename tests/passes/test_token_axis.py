@@ -163,9 +163,9 @@ def test_of_many_problems_the_first_are_shown():
             h = b.sub(h, b.mean(h, axes=(1,), keepdims=True))
         return h
 
-    with pytest.raises(UnsupportedModel, match=r"\.\.\. and 8 more") as error:
+    with pytest.raises(UnsupportedModel, match="and 10 more") as error:
         analyse(model(many)).require("model")
-    assert str(error.value).count("reduces the token axis") == 12
+    assert str(error.value).count("reduces the token axis") == 10
 
 
 def test_a_value_without_tokens_has_no_axis():
