@@ -6,7 +6,7 @@ from functools import partial
 
 from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
-from ..ir.op import broadcast_shapes, normalize_axis
+from ..ir.op import broadcast_shapes
 from ..ir.ranges import Ranges
 from ..ir.types import bool_
 from . import findings
@@ -15,7 +15,7 @@ from .constant_rules import CONSTANT_RULES
 from .manager import Pass
 from .patterns import Any_, constant_of, pat
 from .rewrite import replace_nodes, rewrite, rule
-from .view_rules import VIEW_RULES, axis_of, concat_of_slices, slice_of_concat
+from .view_rules import VIEW_RULES
 
 x, w = Any_("x"), Any_("w")
 
@@ -69,7 +69,6 @@ class Canonicalize(Pass):
             before = graph
             graph = rewrite(graph, [*VIEW_RULES, *CONSTANT_RULES, *MATH_RULES, *ACTIVATION_RULES])
             graph = replace_nodes(graph, _with_constants)
-            graph = replace_nodes(graph, _concats, ("slice", "concat"))
             ranges = Ranges(graph.facts)
             graph = replace_nodes(
                 graph, partial(_known_comparison, ranges), ("lt", "le", "gt", "ge")
@@ -142,41 +141,3 @@ def _proved_index(
         return None
     findings.current().fire("proved_index")
     return operands
-
-
-def _concats(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-    """Rules over concat, which takes any number of operands."""
-    result = None
-    if node.op.name == "slice":
-        concat = operands[0].node
-        if concat is not None and concat.op.name == "concat":
-            result = slice_of_concat(b, concat, node, list(concat.operands))
-            name = "slice_of_concat"
-    elif node.op.name == "concat":
-        axis = normalize_axis(node.attrs["axis"], operands[0].type.rank)
-        result, name = _simpler_concat(b, node, list(operands), axis)
-    if result is None:
-        return None
-    findings.current().fire(name)
-    return [result]
-
-
-def _simpler_concat(
-    b: Builder, node: Node, operands: list[Value], axis: int
-) -> tuple[Value | None, str]:
-    kept = [v for v in operands if v.shape[axis] != 0] or operands[:1]
-    if len(kept) == 1:
-        return kept[0], "concat_of_one"
-    flat: list[Value] = []
-    for v in kept:
-        inner = v.node
-        if inner is not None and inner.op.name == "concat" and axis_of(inner) == axis:
-            flat += inner.operands
-        else:
-            flat.append(v)
-    joined = concat_of_slices(b, flat, axis)
-    if joined is not None:
-        return joined, "concat_of_slices"
-    if len(flat) != len(operands) or node.attrs["axis"] != axis:
-        return b.concat(*flat, axis=axis), "flat_concat"
-    return None, ""

@@ -97,7 +97,10 @@ def _cast_keeps(node: Node) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class OpPattern(Pattern):
-    """A result of `op` whose operands and attributes fit; `bind` names its node."""
+    """A result of `op` whose operands and attributes fit; `bind` names its node.
+
+    Without operands, one of an op that takes any number of them may have any.
+    """
 
     op: Op
     operands: tuple[Pattern, ...]
@@ -108,7 +111,8 @@ class OpPattern(Pattern):
         node = value.node
         if node is None or node.op is not self.op:
             return
-        if len(node.operands) != len(self.operands) or not self._attrs_fit(node):
+        is_any = self.op.is_variadic and not self.operands
+        if not (is_any or len(node.operands) == len(self.operands)) or not self._attrs_fit(node):
             return
         started = so_far.bind(self.bind, node)
         if started is None:

@@ -4,7 +4,7 @@ Invariant held here, not by rules: a value computed inside a match is not used o
 rewrite would compute it twice), unless the rule says that its inside may be shared.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
         for pattern in each.patterns:
             table.setdefault(pattern.op.name, []).append((each, pattern))
     for _ in range(MAX_ROUNDS):
-        swept = _Sweep(graph, table).run()
+        swept = replace_nodes(graph, _Sweep(graph, table), table)
         if swept is graph:
             return graph
         graph = swept
@@ -114,53 +114,24 @@ def map_regions(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
 
 
 class _Sweep:
-    """One pass over the nodes in order. Matching reads the old graph, rules build the new one."""
+    """What rules make of each node. Matching reads the old graph, rules build the new one."""
 
-    def __init__(self, graph: Graph, table: dict[str, list[tuple[Rule, OpPattern]]]):
-        self.graph = graph
-        self.table = table
-        self.b: Rebuilder | None = None
-        self.done = 0  # nodes before this one are in the new graph
+    def __init__(self, graph: Graph, table: Mapping[str, list[tuple[Rule, OpPattern]]]):
+        self.graph, self.table = graph, table
         self.replaced: set[Node] = set()
 
-    def run(self) -> Graph:
-        fired = False
-        for index, node in enumerate(self.graph.nodes):
-            for each, pattern in self.table.get(node.op.name, ()):
-                if self.apply(index, node, each, pattern):
-                    fired = True
-                    break
-            else:
-                if self.b is not None:
-                    self.copy_until(index + 1)
-        if not fired or self.b is None:
-            return self.graph
-        return remove_dead(self.b.finish())
-
-    def builder(self, index: int) -> Rebuilder:
-        """The new graph with every node before `index` in it."""
-        if self.b is None:
-            self.b = Rebuilder(self.graph)
-        self.copy_until(index)
-        return self.b
-
-    def copy_until(self, index: int) -> None:
-        assert self.b is not None
-        for node in self.graph.nodes[self.done : index]:
-            self.b.copy(node)
-        self.done = max(self.done, index)
-
-    def apply(self, index: int, node: Node, each: Rule, pattern: OpPattern) -> bool:
-        for match in pattern.match(node.results[0], Match()):
-            if not self.replaced.isdisjoint(match.nodes):
-                continue  # part of it is gone already: what is left is for the next sweep
+    def __call__(
+        self, b: Rebuilder, node: Node, operands: Sequence[Value]
+    ) -> Sequence[Value] | None:
+        """The result of the first rule that fires."""
+        tried = ((r, match) for r, p in self.table[node.op.name] for match in self.matches(p, node))
+        for each, match in tried:
             if not each.may_share and self.leaks(node, match):
                 findings.current().decline(each.name, "a value inside is also used outside")
                 continue
-            b = self.builder(index)
             mark = len(b.nodes)
-            with b.at(node.loc):
-                new = each.function(b, **self.mapped(match, b))
+            bound = {k: b[v] if isinstance(v, Value) else v for k, v in match.bound.items()}
+            new = each.function(b, **bound)
             if isinstance(new, Value):
                 if new.type != node.results[0].type:
                     raise PassError(
@@ -168,15 +139,18 @@ class _Sweep:
                         where=node.loc or node.op.name,
                         facts=f"{node.results[0].type} became {new.type}",
                     )
-                b[node.results[0]] = new
-                self.done = index + 1
                 self.replaced.add(node)
                 findings.current().fire(each.name)
-                return True
+                return [new]
             del b.nodes[mark:]  # what a declining rule began
             if isinstance(new, Decline):
                 findings.current().decline(each.name, new.reason)
-        return False
+        return None
+
+    def matches(self, pattern: OpPattern, node: Node) -> Iterator[Match]:
+        """Where part of a match is gone already, what is left is for the next sweep."""
+        found = pattern.match(node.results[0], Match())
+        return (match for match in found if self.replaced.isdisjoint(match.nodes))
 
     def leaks(self, root: Node, match: Match) -> bool:
         inside = set(match.nodes)
@@ -189,9 +163,6 @@ class _Sweep:
                 if any(user not in inside for user in self.graph.uses.get(result, ())):
                     return True
         return False
-
-    def mapped(self, match: Match, b: Rebuilder) -> dict[str, Any]:
-        return {k: b[v] if isinstance(v, Value) else v for k, v in match.bound.items()}
 
 
 Replace = Callable[[Rebuilder, Node, Sequence[Value]], Sequence[Value] | None]

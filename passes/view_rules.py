@@ -1,6 +1,6 @@
 """Rules that simplify views: what `canonicalize` does to renamings of indices."""
 
-from ..ir.builder import Builder
+from ..ir.builder import Builder, Rebuilder
 from ..ir.dim import Dim
 from ..ir.graph import Node, Value
 from ..ir.op import normalize_axis
@@ -117,42 +117,64 @@ def pad_nothing(b: Builder, x: Value):
     return x
 
 
-# concat takes any number of operands, so its rules match on nodes and are in `concat_rules`
-
-
-def slice_of_concat(b: Builder, concat: Node, root: Node, parts: list[Value]) -> Value | None:
+@rule(pat.slice(pat.concat(bind="concat"), bind="root"), may_share=True)
+def slice_of_concat(b: Rebuilder, concat: Node, root: Node):
     """slice(concat(a, c, ...)) within one part  ->  slice(that part)"""
     axis = axis_of(root)
     if axis_of(concat) != axis or root.attrs["step"] != 1:
         return None
     at: Dim = 0
-    for part in parts:
+    for part in concat.operands:
         size = part.shape[axis]
         start, stop = root.attrs["start"] - at, root.attrs["stop"] - at
         # only what is plain from the numbers: between symbols, equality of the whole part
         if (start, stop) == (0, size):
-            return part
+            return b[part]
         if isinstance(start, int) and isinstance(stop, int) and isinstance(size, int):
             if start >= 0 and stop <= size:
-                return b.slice(part, axis=axis, start=start, stop=stop)
+                return b.slice(b[part], axis=axis, start=start, stop=stop)
         at = at + size
     return None
 
 
-def concat_of_slices(b: Builder, parts: list[Value], axis: int) -> Value | None:
+@rule(pat.concat(bind="root"))
+def concat_of_one(b: Rebuilder, root: Node):
+    """concat(a, empty)  ->  a"""
+    kept = [v for v in root.operands if v.shape[axis_of(root)] != 0] or root.operands[:1]
+    return b[kept[0]] if len(kept) == 1 else None
+
+
+@rule(pat.concat(bind="root"))
+def flat_concat(b: Rebuilder, root: Node):
+    """concat(a, empty, concat(c, d)) {axis=-1}  ->  concat(a, c, d) {axis=rank - 1}"""
+    axis = axis_of(root)
+    flat: list[Value] = []
+    for v in root.operands:
+        inner = v.node
+        if inner is not None and inner.op.name == "concat" and axis_of(inner) == axis:
+            flat += inner.operands
+        elif v.shape[axis] != 0:
+            flat.append(v)
+    if len(flat) == len(root.operands) and root.attrs["axis"] == axis:
+        return None
+    return b.concat(*(b[v] for v in flat), axis=axis)
+
+
+@rule(pat.concat(bind="root"))
+def concat_of_slices(b: Rebuilder, root: Node):
     """concat(x[0:i], x[i:j], ...) of neighbours  ->  one slice of x (x itself when it is all)"""
-    first = parts[0].node
+    first, axis = root.operands[0].node, axis_of(root)
     if first is None or first.op.name != "slice":
         return None
     source, at = first.operands[0], first.attrs["start"]
-    for part in parts:
+    for part in root.operands:
         node = part.node
         if node is None or node.op.name != "slice" or node.operands[0] is not source:
             return None
         if axis_of(node) != axis or node.attrs["step"] != 1 or node.attrs["start"] != at:
             return None
         at = node.attrs["stop"]
-    return b.slice(source, axis=axis, start=first.attrs["start"], stop=at)
+    return b.slice(b[source], axis=axis, start=first.attrs["start"], stop=at)
 
 
 VIEW_RULES = rules_among(globals())
