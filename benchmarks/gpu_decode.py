@@ -169,7 +169,7 @@ def time_steps(exe: Executable, device, batch: dict, repeats: int = 30) -> dict:
     step = prepared(exe, batch)
     step.run(batch)
     step.output(1)
-    on_device = lab.median_us(device, step._run, repeats) / 1000
+    on_device = lab.median_us(device, step.start, repeats) / 1000
     walls = []
     for _ in range(repeats):
         start = time.perf_counter()

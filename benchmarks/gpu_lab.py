@@ -244,7 +244,7 @@ class Sequence:
     def plan(self):
         prepared = []
         for owner, launch in self.items:
-            (only,) = owner.module.plan([launch], 0)._launches
+            (only,) = owner.module.plan([launch])._launches
             prepared.append(only)
         return CudaPlan(self.device, prepared, 0), np.array(self.addresses, np.uint64)
 

@@ -68,7 +68,7 @@ def main(out: str) -> None:
                 for way, exe in ways.items():
                     step = FixedRun(exe, [x.shape])
                     step.run({"x": x})
-                    took[way] = lab.median_us(device, step._run, 30) / LAYERS
+                    took[way] = lab.median_us(device, step.start, 30) / LAYERS
                 results[f"{norm} {width} x {rows}"] = took
                 print(norm, width, rows, {k: round(v, 2) for k, v in took.items()}, flush=True)
     lab.save(out, {"us a pair": results})

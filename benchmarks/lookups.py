@@ -62,7 +62,7 @@ def microseconds(module: nn.Module, indices: list[torch.Tensor]) -> float:
     for _ in range(ROUNDS):
         start = time.perf_counter()
         for _ in range(REPLAYS):
-            prepared._run()
+            prepared.start()
         executable.device.synchronize()
         times.append((time.perf_counter() - start) / REPLAYS * 1e6)
     return statistics.median(times)

@@ -10,8 +10,7 @@ from ..ir.dim import symbol as make_symbol
 from ..ir.errors import DimError, ShapeError
 from ..ir.host_functions import Function
 from ..ir.program import Buffer, Program
-from ..ir.steps import BindSize, Collective, FunctionCall
-from .communicator import Communicator
+from ..ir.steps import BindSize, FunctionCall
 
 
 class Returned:
@@ -94,14 +93,3 @@ def checked_size(step: BindSize, binder: Binder, value: int) -> int:
             facts=error.facts,
             fix="give it data for which the size is in range",
         ) from None
-
-
-def communicated(step: Collective, group: Communicator, array: np.ndarray) -> np.ndarray:
-    """What the step's operation gives this process for its `array`."""
-    if step.operation == "all_reduce":
-        return group.all_reduce(array, step.reduction)
-    if step.operation == "reduce_scatter":
-        return group.reduce_scatter(array, step.reduction)
-    if step.operation == "broadcast":
-        return group.broadcast(array, step.root)
-    return group.all_gather(array)

@@ -180,7 +180,7 @@ class CpuModule:
             for name, kernel in program.kernels.items()
         }
 
-    def plan(self, launches: Sequence[Launch], num_buffers: int) -> "CpuPlan":
+    def plan(self, launches: Sequence[Launch]) -> "CpuPlan":
         """Prepare `launches`."""
         libraries = {id(self._where[launch.kernel.name][0]) for launch in launches}
         assert len(libraries) <= 1, "a CPU program has one library"

@@ -55,7 +55,7 @@ class CudaModule:
             )
         return function
 
-    def plan(self, launches: Sequence[Launch], num_buffers: int) -> "CudaPlan":
+    def plan(self, launches: Sequence[Launch]) -> "CudaPlan":
         """Prepare `launches`."""
         prepared = []
         scratch = 0

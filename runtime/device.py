@@ -72,7 +72,7 @@ class LaunchPlan(Protocol):
 class Module(Protocol):
     """A program's code, loaded."""
 
-    def plan(self, launches: Sequence[Launch], num_buffers: int) -> LaunchPlan:
+    def plan(self, launches: Sequence[Launch]) -> LaunchPlan:
         """Prepare `launches`, which run in this order."""
         ...
 

@@ -163,12 +163,8 @@ def _read(capsule: Any, owner: Any) -> View:
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether `strides` (in elements) are those of a dense row-major array."""
-    expected = 1
-    for size, stride in zip(reversed(shape), reversed(strides)):
-        if size != 1 and stride != expected:
-            return 0 in shape
-        expected *= size
-    return True
+    differ = (n != 1 and s != d for n, s, d in zip(shape, strides, _dense_strides(shape)))
+    return 0 in shape or not any(differ)
 
 
 def _no_dtype(what: str) -> ShapeError:

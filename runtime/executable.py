@@ -264,7 +264,7 @@ class Executable:
             values = self._binder.bind(shapes, self.sizes)
             binding = self._sizes.bind(values)
             if self._interpreter is None:
-                plan = self._module.plan(binding.launches, len(self._buffers))
+                plan = self._module.plan(binding.launches)
             else:
                 plan = self._interpreter.plan(values)
             bound = _Bound(binding, plan, self._fixed.copy())
@@ -306,10 +306,6 @@ class Executable:
     def launches(self, values: Mapping[str, int]) -> tuple[Launch, ...]:
         """The launches of a run with these sizes."""
         return self._sizes.bind({**self.sizes, **values}).launches
-
-    def arena_bytes(self, values: Mapping[str, int]) -> int:
-        """Bytes of temporary buffers that a run with these sizes needs."""
-        return self._sizes.arena_bytes({**self.sizes, **values})
 
     def output_types(self, shapes: Sequence[Shape]) -> list[tuple[Shape, DType]]:
         """Shape and dtype of each output for inputs of these shapes."""
@@ -353,16 +349,6 @@ class Executable:
     def states(self) -> dict[str, Array]:
         """The states, in place: what is written into them is what the next run sees."""
         return dict(self._states)
-
-    def state(self, name: str) -> Array:
-        """One state, in place."""
-        return self._states[name]
-
-    def reset_states(self) -> None:
-        """Fill all states with zeros."""
-        with self._lock:
-            for array in self._states.values():
-                self.device.zero(array.memory)
 
     @property
     def weights(self) -> dict[str, Array]:

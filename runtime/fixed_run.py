@@ -65,7 +65,8 @@ class FixedRun:
             for (s, t), at in zip(outputs, output_starts)
         ]
         addresses = [self._memory.address + at for at in starts]
-        self._run = executable.fix(shapes, addresses, self._outputs)
+        # starts with what the inputs hold there already
+        self.start = executable.fix(shapes, addresses, self._outputs)
 
     def run(self, values: Mapping[str, np.ndarray]) -> None:
         """Copy the inputs in and start. The shapes are those that were prepared."""
@@ -73,7 +74,7 @@ class FixedRun:
             array[...] = values[name]
         if self._inputs_end:
             self._device.upload(self._memory, self._staging)
-        self._run()
+        self.start()
 
     def output(self, index: int) -> np.ndarray:
         """Output `index` of the last run, in host memory; waits for it.

@@ -35,8 +35,8 @@ from ..ir.steps import (
 )
 from ..ir.target import get_target
 from .binding import Dims, Launches
-from .calls import Returned, checked_size, communicated, size_binder
-from .communicator import Communicator, find_groups
+from .calls import Returned, checked_size, size_binder
+from .communicator import Communicator, communicated, find_groups
 from .device import Device, Launch, LaunchPlan, Memory, Module, Place
 from .dlpack import CPU, View
 from .profile import StepProfile, of_launches
@@ -110,7 +110,7 @@ class Interpreter:
             key = tuple([frame.values[name] for name in dims.names])
             if key not in plans:
                 bound = launches.bind(dims.numbers(frame.values), frame.values)
-                plans[key] = bound, self._module.plan(bound, len(self._index))
+                plans[key] = bound, self._module.plan(bound)
                 if len(plans) > MAX_PLANS:
                     plans.popitem(last=False)
             plans.move_to_end(key)

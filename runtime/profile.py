@@ -1,6 +1,6 @@
 """What `Executable.profile` measured: each step beside the least time it could take."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..ir.steps import LaunchStep
@@ -53,11 +53,11 @@ class Profile:
 
     def by_kernel(self) -> list[tuple[str, int, float]]:
         """(kernel, launches, seconds), the slowest first."""
-        return _totals((step.kernel, step.seconds) for step in self.steps)
-
-    def by_template(self) -> list[tuple[str, int, float]]:
-        """(template, launches, seconds), the slowest first."""
-        return _totals((step.template, step.seconds) for step in self.steps)
+        seconds: dict[str, list[float]] = {}
+        for step in self.steps:
+            seconds.setdefault(step.kernel, []).append(step.seconds)
+        rows = [(kernel, len(each), sum(each)) for kernel, each in seconds.items()]
+        return sorted(rows, key=lambda row: -row[2])
 
     def table(self, bandwidth: float | None = None, rate: float | None = None) -> str:
         """Text: a line a kernel, with its share of the time and of its floor: see `floor`."""
@@ -120,12 +120,3 @@ def of_steps(runs: Sequence[Sequence[StepProfile]]) -> tuple[StepProfile, ...]:
 
 
 _COSTS = ("seconds", "bytes", "operations")
-
-
-def _totals(items: Iterable[tuple[str, float]]) -> list[tuple[str, int, float]]:
-    totals: dict[str, tuple[int, float]] = {}
-    for name, seconds in items:
-        count, total = totals.get(name, (0, 0.0))
-        totals[name] = (count + 1, total + seconds)
-    rows = [(name, count, total) for name, (count, total) in totals.items()]
-    return sorted(rows, key=lambda row: -row[2])

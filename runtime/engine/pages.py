@@ -50,10 +50,6 @@ class PagePool:
             if self._counts[page] == 0:
                 self._free.append(page)
 
-    def is_shared(self, page: int) -> bool:
-        """Whether more than one owner holds the page."""
-        return self._counts[page] > 1
-
     def check_integrity(self, owners: Iterable[Sequence[int]]) -> None:
         """AssertionError unless free list, counts and the owners' lists tell one story."""
         held: Counter[int] = Counter()

@@ -1,6 +1,6 @@
 """Running a paged program on batches: the only place where the engine meets an executable."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -119,13 +119,6 @@ class ProgramRunner:
         rows = self._cap(layout.NUM_ROWS, round_up(max(seqs, least.rows), SEQ_BUCKETS))
         width = self._cap(layout.WIDTH, round_up(least.width, WIDTH_BUCKETS))
         return BatchSizes(tokens, seqs, width, rows)
-
-    def warm_up(self, decode_batches: Iterable[int]) -> None:
-        """Capture the decode steps of these batch sizes now, so that no request waits for it."""
-        for seqs in decode_batches:
-            sizes = self.bucket(BatchSizes(seqs, seqs, 1, seqs))
-            batch = make_batch([], self.page_size, sizes, samples=self.samples)
-            self._replay(batch)
 
     def _cap(self, name: str, value: int) -> int:
         limit = self._limits[name]

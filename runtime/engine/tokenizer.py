@@ -104,10 +104,6 @@ class Tokenizer:
         """The number of a token by its text, None when there is none."""
         return self._tokenizer.token_to_id(token)
 
-    def token_text(self, token: int) -> str | None:
-        """A token's own text, None when there is no such token."""
-        return self._tokenizer.id_to_token(token)
-
     # ---- chat --------------------------------------------------------------------------------
 
     def render_chat(

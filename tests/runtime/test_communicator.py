@@ -12,9 +12,9 @@ from tilewright.ir.errors import ArtifactError, DeviceError, ShapeError
 from tilewright.ir.program import Buffer, Program
 from tilewright.ir.steps import Collective
 from tilewright.ir.types import TensorType, f32
+from tilewright.runtime.communicator import SLOT_BYTES, HostGroup, communicated
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.host_group import SLOT_BYTES, HostGroup
 
 CONTEXT = multiprocessing.get_context("spawn")
 
@@ -51,17 +51,21 @@ def arrays_of(rank):
 
 def exchange(group):
     """Every operation on every array, and what is refused."""
+
+    def made(operation, array, *more):
+        return communicated(Collective("all", operation, "tp", "x", "y", *more), group, array)
+
     found = {}
     for name, array in arrays_of(group.rank).items():
         for reduction in ("sum", "max", "min"):
-            found[name, reduction] = group.all_reduce(array, reduction)
-            found[name, reduction, "piece"] = group.reduce_scatter(array, reduction)
-        found[name, "all"] = group.all_gather(array)
-        found[name, "root"] = group.broadcast(array, 1)
+            found[name, reduction] = made("all_reduce", array, reduction)
+            found[name, reduction, "piece"] = made("reduce_scatter", array, reduction)
+        found[name, "all"] = made("all_gather", array)
+        found[name, "root"] = made("broadcast", array, "sum", 1)
     with pytest.raises(ShapeError, match=r"different types(.|\n)*rank 1: float32\[3\]"):
-        group.all_reduce(np.zeros(2 + group.rank, np.float32), "sum")
+        made("all_reduce", np.zeros(2 + group.rank, np.float32))
     with pytest.raises(ShapeError, match=r"its shape is \[3\], the group has 2"):
-        group.reduce_scatter(np.zeros(3, np.float32), "sum")
+        made("reduce_scatter", np.zeros(3, np.float32))
     found["program"] = run_program(group)
     return found
 
@@ -115,6 +119,6 @@ def test_two_processes_exchange_arrays():
 def test_a_process_that_does_not_come_is_told():
     group = HostGroup(2, CONTEXT, timeout=0.1)
     with pytest.raises(DeviceError, match=r"did not come\n  at rank 0 of 2"):
-        group.member(0).all_gather(np.zeros(2))
+        group.member(0).exchange(np.zeros(2))
     with pytest.raises(DeviceError, match="no rank 2"):
         group.member(2)

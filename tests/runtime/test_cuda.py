@@ -163,7 +163,7 @@ def launch(made: Program, buffers=(1, 0)) -> Launch:
 
 def test_a_launch_passes_pointers_dims_and_what_triton_hides(fake):
     made = program()
-    plan = fake.device.load(made).plan([launch(made)], 2)
+    plan = fake.device.load(made).plan([launch(made)])
     plan.run(np.array([160, 320], np.uint64))
     ((stream, config, name, args),) = fake.core.launched
     assert name == "k"
@@ -178,7 +178,7 @@ def test_a_launch_passes_pointers_dims_and_what_triton_hides(fake):
 
 def test_a_captured_plan_launches_once_and_replays(fake):
     made = program()
-    replay = fake.device.load(made).plan([launch(made)], 2).capture(np.array([16, 32], np.uint64))
+    replay = fake.device.load(made).plan([launch(made)]).capture(np.array([16, 32], np.uint64))
     assert len(fake.core.launched) == 1
     replay()
     replay()
@@ -188,7 +188,7 @@ def test_a_captured_plan_launches_once_and_replays(fake):
 def test_binaries_are_unloaded_after_all_that_uses_them(fake):
     made = program()
     module = fake.device.load(made)
-    plan = module.plan([launch(made)], 2)
+    plan = module.plan([launch(made)])
     replay = plan.capture(np.array([16, 32], np.uint64))
     del module, plan
     replay()
@@ -201,7 +201,7 @@ def test_binaries_are_unloaded_after_all_that_uses_them(fake):
 def test_a_forked_process_is_told_so_and_gives_nothing_back(fake):
     made = program()
     module, memory = fake.device.load(made), fake.device.allocate(100, "a")
-    plan = module.plan([launch(made)], 2)
+    plan = module.plan([launch(made)])
     addresses = np.array([16, 32], np.uint64)
     replay = plan.capture(addresses)
     for one in (fake.device, replay):
@@ -223,7 +223,7 @@ def test_a_forked_process_is_told_so_and_gives_nothing_back(fake):
 
 def test_an_address_kernels_cannot_use_is_refused(fake):
     made = program()
-    plan = fake.device.load(made).plan([launch(made)], 3)
+    plan = fake.device.load(made).plan([launch(made)])
     plan.run(np.array([16, 32, 7], np.uint64))  # the third is no argument of the kernel
     with pytest.raises(DeviceError, match=r"not aligned(.|\n)*0x22(.|\n)*x\.clone"):
         plan.run(np.array([16, 34, 7], np.uint64))

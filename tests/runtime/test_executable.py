@@ -158,12 +158,12 @@ def test_runs_with_states_kept(exe, rng):
         np.testing.assert_array_equal(same_x.numpy(), x)
         np.testing.assert_array_equal(s.numpy(), state)
         np.testing.assert_array_equal(w.numpy(), WEIGHTS["w"])
-    np.testing.assert_array_equal(exe.state("s").numpy(), state)
+    np.testing.assert_array_equal(exe.states["s"].numpy(), state)
     assert same_x.address != x.ctypes.data, "an input that is also an output is a copy"
-    assert s.address != exe.state("s").address
+    assert s.address != exe.states["s"].address
     exe.states["s"].numpy()[:] = 1
     np.testing.assert_array_equal(exe(x, h)[0].numpy(), x * WEIGHTS["w"] + 1)
-    exe.reset_states()
+    exe.states["s"].numpy()[:] = 0
     np.testing.assert_array_equal(exe(x, h)[0].numpy(), x * WEIGHTS["w"])
 
 
@@ -181,7 +181,7 @@ def test_any_size_in_any_order(exe, rng):
     """The arena grows; addresses bound before it grew are renewed."""
     for b in [1, 100, 2, 100, 0, 1, 50]:
         x, h = inputs(rng, b)
-        exe.reset_states()
+        exe.states["s"].numpy()[:] = 0
         z, o = exe(x, h)[:2]
         np.testing.assert_array_equal(z.numpy(), x * WEIGHTS["w"])
         assert z.shape == (b, 6)
@@ -216,7 +216,7 @@ def test_torch_in_and_out(exe, rng):
     assert o.dtype is torch.bfloat16
     assert torch.equal(o, h.flip(0))
     strided = torch.randn(6, 4).T
-    exe.reset_states()
+    exe.states["s"].numpy()[:] = 0
     assert torch.equal(torch.from_dlpack(exe(strided, h)[0]), strided * torch.arange(6.0))
 
 
@@ -335,8 +335,8 @@ def test_states_of_symbolic_size(library):
         Executable(program, WEIGHTS, CpuDevice())
     assert "pages was not given" in str(caught.value)
     exe = Executable(program, WEIGHTS, CpuDevice(), sizes={"pages": 7})
-    assert exe.state("kv").shape == (7, 4)
-    assert not exe.state("kv").numpy().any()
+    assert exe.states["kv"].shape == (7, 4)
+    assert not exe.states["kv"].numpy().any()
     with pytest.raises(OutOfMemory, match="no memory for state kv") as caught:
         Executable(program, WEIGHTS, CpuDevice(), sizes={"pages": 10**14})
     assert "needed: 1,600,000,000,000,000 bytes; available: " in str(caught.value)

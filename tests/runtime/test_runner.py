@@ -70,12 +70,14 @@ def test_preemption_changes_nothing(compiled, rng):
 
 def test_prepared_steps_share_memory(compiled):
     engine = new_engine(compiled, True)
-    engine.runner.warm_up([1, 2, 4, 8])
+    params = SamplingParams(temperature=0, max_tokens=3)
+    for seqs in (1, 2, 4, 8):
+        outputs(engine, [[5]] * seqs, [params] * seqs)
     prepared = list(engine.runner._prepared.values())
     assert [s.seqs for s in engine.runner._prepared] == [1, 2, 4, 8]
     assert len({id(p._memory) for p in prepared}) == 1
     arena = engine.runner.executable._arena
-    outputs(engine, [[5] * 500], [SamplingParams(temperature=0, max_tokens=3)])
+    outputs(engine, [[5] * 500], [params])
     assert engine.runner.executable._arena is arena, "reserved at the start for every step"
 
 
