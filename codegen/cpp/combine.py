@@ -37,7 +37,7 @@ def combine_struct(
     kernel: LoopKernel, combine: Combine, of: DType, dtype: DType, name: str
 ) -> list[str]:
     """Lines of a struct `name` that combines elements of `of` in `dtype`."""
-    scope = Scope(kernel, frozenset(), {n: (n, frozenset()) for n in "xy"})
+    scope = Scope(kernel, (), {n: (n, frozenset()) for n in "xy"})
     made = combination(combine, Ref("x", dtype), Ref("y", dtype))
     result = convert(scope.emit(made), made.dtype, dtype)
     return [
@@ -45,7 +45,7 @@ def combine_struct(
         f"    typedef {value_type(dtype)} V;",
         f"    static V identity() {{ return {constant(combine.identity_of(of), dtype)}; }}",
         "    TW_INLINE V combine(V x, V y) {",
-        *("        " + line for line in scope.pop()),
+        *("        " + line for line in scope.lines),
         f"        return {result};",
         "    }",
         "};",

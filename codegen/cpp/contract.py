@@ -3,6 +3,8 @@
 Accumulators other than f32 (f64 and integers) take a plain loop, one sum after another.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ...ir.dim import Dim, floordiv, mod, product, substitute
@@ -14,10 +16,9 @@ from ..elements import loads_of, mapped
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
 from . import dims
 from .contract_plain import emit_plain
-from .elements import Scope, pointer_type
-from .pointwise import decode, units
+from .elements import Scope, decode, pointer_type, unit_axes
 from .reduce import buffers, combines, declare_states, sweep_row
-from .sweep import Sink, buffer_sink, store_sink, sweep
+from .sweep import buffer_sink, store_sink, sweep
 
 _MICRO = {"bf16": "tw_micro_bf16", "f16": "tw_micro_f16", "f32": "tw_micro_f32"}
 
@@ -90,10 +91,8 @@ def unpack_loads(kernel: LoopKernel, element: Element) -> Element:
 class _Tiled:
     def __init__(self, kernel: LoopKernel, part: Contract, name: str):
         self.kernel, self.part, self.name = kernel, part, name
-        self.batch_axes = tuple(a for a in part.batch if a.extent != 1)
         self.outer = frozenset((*(a.name for a in part.batch), part.m.name))
-        self.axes = self.outer | {part.n.name, part.k.name}
-        self.extents = (*part.batch, part.m, part.n, part.k)
+        self.axes = (*part.batch, part.m, part.n, part.k)
         self.direct = [direct_weight(kernel, part, w) for w in part.ws]
         self.packed = all(d is not None for d in self.direct)
         kinds = {kernel.params[d[0]].type.dtype.name for d in self.direct if d is not None}
@@ -149,44 +148,43 @@ class _Tiled:
         return lines
 
     def batch_lines(self) -> list[str]:
-        return units(self.part.batch) + decode(self.batch_axes, "b")
+        batch = self.part.batch
+        return unit_axes(batch) + decode([a for a in batch if a.extent != 1], "b")
 
-    def rows(self, scope: Scope, refs=None) -> None:
-        m = dims.name(self.part.m.name)
-        scope.write(*self.batch_lines())
-        scope.write(f"const int64_t {m} = m0 + r;")
+    @contextmanager
+    def rows(self, scope: Scope, *head: str) -> Iterator[None]:
+        """A function of the struct, and in it the loop over rows of a block of x."""
+        with (
+            scope.block(*head),
+            scope.block("for (int64_t r = r0; r < r1; ++r) {", known=self.outer),
+        ):
+            m = dims.name(self.part.m.name)
+            scope.write(*self.batch_lines(), f"const int64_t {m} = m0 + r;")
+            yield
 
     # ---- prologue ----
 
     def fill(self) -> list[str]:
         part, k = self.part, self.part.k.name
-        scope = Scope(self.kernel, self.axes, extents=self.extents)
-        scope.push(self.outer, hoists=False)
-        self.rows(scope)
-        for phase in part.phases:
-            sweep_row(scope, part.k, phase, self.name, self.outer)
-        states = declare_states(scope, part.stats, self.name)
-        scope.push(hoists=False)
-        scope.write("const int64_t k1 = tw_lesser(k0 + TW_KB, K);")
-        scope.write("float* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;")
-        sinks, adds = buffers(scope, k, "k0", "k1", part.stats, states)
-        place = f"to[{dims.name(k)}]"
-        sinks.append(buffer_sink(place, part.x, f32))
-        sweep(scope, k, "k0", "k1", sinks)
-        for add in adds:
-            scope.write(add)
-        head = "for (int64_t k0 = 0; k0 < K; k0 += TW_KB) {"
-        scope.close(head)
-        for i, state in enumerate(states):
-            scope.write(f"stat[{i} * mc + r] = (float){state}.get();")
-        return [
+        scope = Scope(self.kernel, self.axes)
+        head = (
             "void fill(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t mc, float* a,",
             "          float* stat) const {",
-            "    for (int64_t r = r0; r < r1; ++r) {",
-            *("        " + line for line in scope.pop()),
-            "    }",
-            "}",
-        ]
+        )
+        with self.rows(scope, *head):
+            for phase in part.phases:
+                sweep_row(scope, part.k, phase, self.name, self.outer)
+            states = declare_states(scope, part.stats, self.name)
+            with scope.block("for (int64_t k0 = 0; k0 < K; k0 += TW_KB) {"):
+                scope.write("const int64_t k1 = tw_lesser(k0 + TW_KB, K);")
+                scope.write("float* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;")
+                sinks, adds = buffers(scope, k, "k0", "k1", part.stats, states)
+                sinks.append(buffer_sink(f"to[{dims.name(k)}]", part.x, f32))
+                sweep(scope, k, "k0", "k1", sinks)
+                scope.write(*adds)
+            for i, state in enumerate(states):
+                scope.write(f"stat[{i} * mc + r] = (float){state}.get();")
+        return scope.lines
 
     def weights(self) -> list[str]:
         return self.panel_pointers() if self.packed else self.pack()
@@ -217,19 +215,14 @@ class _Tiled:
 
     def pack_one(self, w: Element) -> list[str]:
         n, k = self.part.n.name, self.part.k.name
-        scope = Scope(self.kernel, self.axes, extents=self.extents)
+        scope = Scope(self.kernel, self.axes)
         inner, outer = (n, k) if _unit_axis(w, n) else (k, n)
         bounds = {n: ("n0", "n1"), k: ("k0", "k1")}
-        batch = frozenset(a.name for a in self.part.batch)
-        scope.push(batch | {outer}, hoists=False)
         place = f"out[({dims.name(k)} - k0) * TW_PANEL + {dims.name(n)} - n0]"
-        sink = buffer_sink(place, w, f32)
-        sweep(scope, inner, *bounds[inner], [sink])
-        body = scope.pop()
-        variable = dims.name(outer)
-        lo, hi = bounds[outer]
-        head = f"for (int64_t {variable} = {lo}; {variable} < {hi}; ++{variable}) {{"
-        return [head, *("    " + line for line in body), "}"]
+        batch = (a.name for a in self.part.batch)
+        with scope.loop(outer, *bounds[outer], known=batch):
+            sweep(scope, inner, *bounds[inner], [buffer_sink(place, w, f32)])
+        return scope.lines
 
     # ---- epilogue ----
 
@@ -238,22 +231,17 @@ class _Tiled:
         n = part.n.name
         refs = {f"acc{i}": (f"c{i}[{dims.name(n)}]", self.outer | {n}) for i in range(len(part.ws))}
         refs |= {s.name: (f"stat[{i} * mc + r]", self.outer) for i, s in enumerate(part.stats)}
-        scope = Scope(self.kernel, self.axes, refs, extents=self.extents)
-        scope.push(self.outer, hoists=False)
-        self.rows(scope)
-        for i in range(len(part.ws)):
-            scope.write(f"const float* const c{i} = c + {i} * plane + (r - r0) * ldc - n0;")
-        sinks: list[Sink] = [store_sink(s) for s in part.stores]
-        sweep(scope, n, "n0", "n1", sinks)
-        return [
+        scope = Scope(self.kernel, self.axes, refs)
+        head = (
             "void finish(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0, int64_t n1,",
             "            const float* c, int64_t plane, int64_t ldc, const float* stat,",
             "            int64_t mc) const {",
-            "    for (int64_t r = r0; r < r1; ++r) {",
-            *("        " + line for line in scope.pop()),
-            "    }",
-            "}",
-        ]
+        )
+        with self.rows(scope, *head):
+            for i in range(len(part.ws)):
+                scope.write(f"const float* const c{i} = c + {i} * plane + (r - r0) * ldc - n0;")
+            sweep(scope, n, "n0", "n1", [store_sink(s) for s in part.stores])
+        return scope.lines
 
 
 def _unit_axis(element: Element, axis: str) -> bool:

@@ -1,6 +1,7 @@
 """Element expressions as C++ statements, each placed in the outermost loop where it is known."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from ...ir.abi import RECORD_WORDS
@@ -55,7 +56,7 @@ class Level:
 
 
 class Scope:
-    """Emits elements into nested levels. `axes` are names bound by loops of this part.
+    """Emits elements into nested levels. `axes` are those that loops of this part run over.
 
     `refs` gives the C++ text of named results and what each depends on. `assumed` holds conditions
     of Selects that are decided here, (lhs, rhs) -> truth.
@@ -64,36 +65,63 @@ class Scope:
     def __init__(
         self,
         kernel: LoopKernel,
-        axes: frozenset[str],
-        refs: Mapping[str, tuple[str, frozenset[str]]] | None = None,
-        *,
-        extents: Iterable[Axis] = (),
+        axes: Sequence[Axis] = (),
+        refs: Mapping[str, tuple[str, frozenset[str]]] = {},
     ):
         self.kernel = kernel
-        self.axes = axes
-        self.refs = dict(refs or {})
+        self.axes = frozenset(a.name for a in axes)
+        self.refs = dict(refs)
         self.numbering = Numbering()
         self.levels: list[Level] = [Level(frozenset())]
         self.assumed: dict[tuple[Dim, Dim], bool] = {}
-        self.facts = index_facts(kernel, extents)
+        self.facts = index_facts(kernel, axes)
         self.count = 0
 
     # ---- levels ----
 
-    def push(self, known: frozenset[str] = frozenset(), *, hoists: bool = True) -> Level:
-        """Enter a nested block in which `known` have values."""
-        level = Level(self.levels[-1].known | known, hoists=hoists)
-        self.levels.append(level)
-        return level
-
-    def pop(self) -> list[str]:
-        """Leave the innermost block; its lines."""
-        return self.levels.pop().lines
-
-    def close(self, *head: str) -> None:
-        """Leave the innermost block: its lines, indented, behind `head` and up to a brace."""
-        lines = self.pop()
+    @contextmanager
+    def block(self, *head: str, known: Iterable[str] = (), hoists: bool = False) -> Iterator[None]:
+        """A nested block behind `head`, in which `known` have values. It ends with a brace."""
+        self.levels.append(Level(self.levels[-1].known.union(known), hoists=hoists))
+        yield
+        lines = self.levels.pop().lines
         self.write(*head, *("    " + x for x in lines), "}")
+
+    def loop(
+        self,
+        axis: str,
+        lo: str,
+        hi: str,
+        *before: str,
+        known: Iterable[str] = (),
+        hoists: bool = False,
+    ) -> AbstractContextManager[None]:
+        """A loop over [lo, hi) of an axis, behind `before`, in which `known` have values too."""
+        at = dims.name(axis)
+        head = f"for (int64_t {at} = {lo}; {at} < {hi}; ++{at}) {{"
+        return self.block(*before, head, known=(axis, *known), hoists=hoists)
+
+    @contextmanager
+    def function(self, name: str, units: Iterable[Axis] = ()) -> Iterator[None]:
+        """The function of a part, with its buffers, dims and those of `units` of extent 1."""
+        with self.block(f"static void {name}(TW_ARGS) {{"):
+            self.write(*declarations(self.kernel), *unit_axes(units))
+            yield
+
+    def shared(
+        self, item: str, count: str, known: Iterable[str] = ()
+    ) -> AbstractContextManager[None]:
+        """A loop over items that the threads share out; its first lines make `known` known."""
+        self.write(
+            f"const int64_t first = tw_cut({count}, team->tid, team->nthreads);",
+            f"const int64_t last = tw_cut({count}, team->tid + 1, team->nthreads);",
+        )
+        return self.block(f"for (int64_t {item} = first; {item} < last; ++{item}) {{", known=known)
+
+    @property
+    def lines(self) -> list[str]:
+        """What was written, once all blocks have ended."""
+        return self.levels[0].lines
 
     def write(self, *lines: str) -> None:
         """Lines of the innermost block."""
@@ -218,11 +246,9 @@ class Scope:
         before = dict(self.assumed)
         for condition, side in (("if", e.then), ("else", e.other)):
             self.assumed[e.lhs, e.rhs] = condition == "if"
-            self.push(hoists=False)
-            self.write(f"{variable} = {self.emit(side)};")
-            lines = self.pop()
             test = f" ({lhs} < {rhs})" if condition == "if" else ""
-            out.lines += [f"{condition}{test} {{", *("    " + x for x in lines), "}"]
+            with self.block(f"{condition}{test} {{"):
+                self.write(f"{variable} = {self.emit(side)};")
         self.assumed = before
         out.names[number] = variable
         return variable
@@ -235,6 +261,33 @@ class Scope:
         value = self.emit(store.value)
         at = self.offset(store.offset, store.indirect)
         self.write(f"p{store.param}[{at}] = {narrow(value, store.value.dtype, type.dtype)};")
+
+
+def decode(axes: Sequence[Axis], flat: str) -> list[str]:
+    """Axis variables from a flat index over their extents."""
+    if not axes:
+        return []
+    if len(axes) == 1:
+        return [f"const int64_t {dims.name(axes[0].name)} = {flat};"]
+    lines = [f"int64_t rest = {flat};"]
+    for axis in reversed(axes[1:]):
+        extent = dims.text(axis.extent)
+        lines.append(f"const int64_t {dims.name(axis.name)} = rest % {extent};")
+        lines.append(f"rest /= {extent};")
+    lines.append(f"const int64_t {dims.name(axes[0].name)} = rest;")
+    return lines
+
+
+def unit_axes(axes: Iterable[Axis]) -> list[str]:
+    """The variables of axes of extent 1, over which nothing loops."""
+    return [f"const int64_t {dims.name(a.name)} = 0;" for a in axes if a.extent == 1]
+
+
+def declarations(kernel: LoopKernel) -> list[str]:
+    """Buffers and dims as typed variables."""
+    types = [pointer_type(param) for param in kernel.params]
+    lines = [f"{type} const p{i} = ({type})p[{i}];" for i, type in enumerate(types)]
+    return [*lines, *dims.given(kernel.symbols)]
 
 
 def widen(text: str, dtype: DType) -> str:

@@ -11,8 +11,7 @@ from ...ir.indexing import coefficient_of
 from ..loops import Axis, Load, LoopKernel, Reduce, Reduction
 from . import dims
 from .combine import combine_struct
-from .elements import Scope, stored_type, value_type
-from .pointwise import declarations, decode, units
+from .elements import Scope, decode, stored_type, value_type
 from .sweep import buffer_sink, store_sink, sweep
 
 # (function, identity, whether the index is wanted) -> the state for it; others fold one by one
@@ -56,54 +55,44 @@ def has_chunks(part: Reduce) -> bool:
 
 class _Emitter:
     def __init__(self, kernel: LoopKernel, part: Reduce, name: str):
-        self.kernel, self.part, self.name = kernel, part, name
+        self.part, self.name = part, name
         self.known = frozenset(a.name for a in part.rows)
-        extents = (*part.rows, part.axis)
-        self.scope = Scope(kernel, self.known | {part.axis.name}, extents=extents)
+        self.scope = Scope(kernel, (*part.rows, part.axis))
         self.extent = dims.text(part.axis.extent)
         self.chunked = has_chunks(part)
         self.structs = [line for p in part.phases for line in combines(kernel, p, name)]
 
     def lines(self) -> list[str]:
-        body = self.row()
-        rows = tuple(a for a in self.part.rows if a.extent != 1)
-        share = "tw_cut(rows, team->tid{}, team->nthreads)"
-        wide = []
-        first, last = share.format(""), share.format(" + 1")
-        if self.chunked:
-            wide = [
-                f"    const int64_t chunks = ({self.extent} + {CHUNK - 1}) / {CHUNK};",
-                "    // fewer rows than threads: all threads work on each row",
-                "    const bool wide = rows < team->nthreads && chunks > 1;",
-            ]
-            first, last = f"wide ? 0 : {first}", f"wide ? rows : {last}"
-        return [
-            *self.structs,
-            f"static void {self.name}(TW_ARGS) {{",
-            *("    " + line for line in declarations(self.kernel)),
-            *("    " + line for line in units(self.part.rows)),
-            f"    const int64_t rows = {dims.text(product(a.extent for a in rows))};",
-            *wide,
-            f"    const int64_t first = {first};",
-            f"    const int64_t last = {last};",
-            "    for (int64_t row = first; row < last; ++row) {",
-            *("        " + line for line in body),
-            "    }",
-            "}",
-        ]
+        scope, rows = self.scope, tuple(a for a in self.part.rows if a.extent != 1)
+        first, last = (f"tw_cut(rows, team->tid{n}, team->nthreads)" for n in ("", " + 1"))
+        with scope.function(self.name, self.part.rows):
+            scope.write(f"const int64_t rows = {dims.text(product(a.extent for a in rows))};")
+            if self.chunked:
+                scope.write(
+                    f"const int64_t chunks = ({self.extent} + {CHUNK - 1}) / {CHUNK};",
+                    "// fewer rows than threads: all threads work on each row",
+                    "const bool wide = rows < team->nthreads && chunks > 1;",
+                )
+                first, last = f"wide ? 0 : {first}", f"wide ? rows : {last}"
+            scope.write(f"const int64_t first = {first};", f"const int64_t last = {last};")
+            head = "for (int64_t row = first; row < last; ++row) {"
+            with scope.block(head, known=self.known):
+                scope.write(*decode(rows, "row"))
+                self.row()
+        return [*self.structs, *scope.lines]
 
-    def row(self) -> list[str]:
+    def row(self) -> None:
         """The body of the loop over rows."""
         scope, part = self.scope, self.part
-        scope.push(self.known, hoists=False)
-        scope.write(*decode(tuple(a for a in part.rows if a.extent != 1), "row"))
         for number, phase in enumerate(part.phases):
             if not self.chunked:
                 sweep_row(scope, part.axis, phase, self.name, self.known)
                 continue
             define(scope, phase, self.chunks(number, phase), self.known)
         if part.row_stores:
-            self.row_stores()
+            with scope.block("if (!wide || team->tid == 0) {" if self.chunked else "{"):
+                for store in part.row_stores:
+                    sink_in_row(scope, store)
         if part.stores:
             lo, hi = "0", self.extent
             if self.chunked:
@@ -112,48 +101,37 @@ class _Emitter:
                 scope.write(f"const int64_t {lo} = wide ? {share.format('')} : 0;")
                 scope.write(f"const int64_t {hi} = wide ? {share.format(' + 1')} : {self.extent};")
             sweep(scope, part.axis.name, lo, hi, [store_sink(s) for s in part.stores])
-        return scope.pop()
-
-    def row_stores(self) -> None:
-        scope = self.scope
-        scope.push(hoists=False)
-        for store in self.part.row_stores:
-            sink_in_row(scope, store)
-        head = "if (!wide || team->tid == 0) {" if self.chunked else "{"
-        scope.close(head)
 
     def chunks(self, number: int, phase: Sequence[Reduction]) -> list[str]:
         """The states of a phase, merged over chunks; written for one thread and for all."""
         scope, struct = self.scope, f"{self.name}_phase{number}"
         total, part = f"total{number}", f"part{number}"
         self.structs += self.struct(struct, number, phase)
-        lines = [
+        scope.write(
             f"{struct} {total};",
             f"{struct}* const shared{number} = ({struct}*)(team->shared + "
             f"((row & 1) * {len(self.part.phases)} + {number}) * chunks * {self.name}_bytes);",
             f"const int64_t from{number} = wide ? tw_cut(chunks, team->tid, team->nthreads) : 0;",
             f"const int64_t to{number} = "
             "wide ? tw_cut(chunks, team->tid + 1, team->nthreads) : chunks;",
-            f"for (int64_t chunk = from{number}; chunk < to{number}; ++chunk) {{",
-        ]
-        scope.push(hoists=False)
-        scope.write(f"{struct} {part};")
-        scope.write(f"const int64_t lo = chunk * {CHUNK};")
-        scope.write(f"const int64_t hi = tw_lesser(lo + {CHUNK}, {self.extent});")
-        states = [f"{part}.s{i}" for i in range(len(phase))]
-        reduce_stretches(scope, self.part.axis.name, "lo", "hi", phase, states)
-        scope.write(f"if (wide) shared{number}[chunk] = {part};")
-        scope.write(f"else {total}.merge({part});")
-        lines += ["    " + line for line in scope.pop()]
-        lines += [
-            "}",
+        )
+        with scope.block(f"for (int64_t chunk = from{number}; chunk < to{number}; ++chunk) {{"):
+            scope.write(
+                f"{struct} {part};",
+                f"const int64_t lo = chunk * {CHUNK};",
+                f"const int64_t hi = tw_lesser(lo + {CHUNK}, {self.extent});",
+            )
+            states = [f"{part}.s{i}" for i in range(len(phase))]
+            reduce_stretches(scope, self.part.axis.name, "lo", "hi", phase, states)
+            scope.write(f"if (wide) shared{number}[chunk] = {part};")
+            scope.write(f"else {total}.merge({part});")
+        scope.write(
             "if (wide) {",
             "    tw_barrier(team);",
             "    for (int64_t chunk = 0; chunk < chunks; ++chunk)",
             f"        {total}.merge(shared{number}[chunk]);",
             "}",
-        ]
-        scope.write(*lines)
+        )
         return [f"{total}.s{i}" for i in range(len(phase))]
 
     def struct(self, name: str, number: int, phase: Sequence[Reduction]) -> list[str]:
@@ -178,10 +156,8 @@ def sink_in_row(scope: Scope, store) -> None:
     if store.guard is None:
         scope.store(store)
         return
-    head = f"if ({scope.emit(store.guard)} >= 0) {{"
-    scope.push(hoists=False)
-    scope.store(store)
-    scope.close(head)
+    with scope.block(f"if ({scope.emit(store.guard)} >= 0) {{"):
+        scope.store(store)
 
 
 def combines(kernel: LoopKernel, reductions: Sequence[Reduction], name: str) -> list[str]:
@@ -244,14 +220,11 @@ def reduce_stretches(
 ) -> None:
     """Feed [lo, hi) of the axis to the states, a buffered stretch at a time."""
     start, stop = scope.fresh("start"), scope.fresh("stop")
-    scope.push(frozenset(), hoists=False)
-    scope.write(f"const int64_t {stop} = tw_lesser({start} + TW_STRETCH, {hi});")
-    sinks, adds = buffers(scope, axis, start, stop, phase, states)
-    sweep(scope, axis, start, stop, sinks)
-    for add in adds:
-        scope.write(add)
-    head = f"for (int64_t {start} = {lo}; {start} < {hi}; {start} += TW_STRETCH) {{"
-    scope.close(head)
+    with scope.block(f"for (int64_t {start} = {lo}; {start} < {hi}; {start} += TW_STRETCH) {{"):
+        scope.write(f"const int64_t {stop} = tw_lesser({start} + TW_STRETCH, {hi});")
+        sinks, adds = buffers(scope, axis, start, stop, phase, states)
+        sweep(scope, axis, start, stop, sinks)
+        scope.write(*adds)
 
 
 def buffers(

@@ -4,6 +4,7 @@ Threads share out the places that are written: the lines before the axis, or the
 where those are few. Each goes through the updates in order and makes those that are its own.
 """
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 from ...ir.dim import product
@@ -13,8 +14,8 @@ from ..loops import Load, LoopKernel, Param, Pointwise, Ref, Store, row_major
 from ..templates.scatter import RESULT, Scatter
 from . import dims
 from .combine import Combined, combined
-from .elements import Scope, value_type
-from .pointwise import declarations, decode, emit_pointwise, units
+from .elements import Scope, decode, value_type
+from .pointwise import emit_pointwise
 from .scalars import NARROW, convert
 
 
@@ -78,62 +79,42 @@ def _in_place(kernel: LoopKernel, part: Scatter) -> int | None:
 def _apply(kernel: LoopKernel, part: Scatter, by: Combined, own: int, name: str) -> list[str]:
     """The updates: a loop over lines before, places of the source, lines after."""
     axes = (*part.outer, part.source, *part.inner)
-    known = frozenset(a.name for a in part.outer)
-    scope = Scope(kernel, frozenset(a.name for a in axes), extents=axes)
-    scope.push(known, hoists=False)
+    scope = Scope(kernel, axes)
     outer = tuple(line for a, line in zip(part.outer, part.lines) if a.extent != 1)
-    scope.write(*decode(outer, "item"))
-    source, target = dims.name(part.source.name), dims.name(part.target.name)
-    inner_names = frozenset(a.name for a in part.inner)
-    per_line = bool(inner_names & scope.needs(part.index))
-    scope.push(frozenset((part.source.name,)), hoists=False)
-    if not per_line:
-        _choose(scope, part, target)
-    body = _inner(scope, part, by, own, per_line)
-    scope.write(*body)
-    head = f"for (int64_t {source} = 0; {source} < {dims.text(part.source.extent)}; ++{source}) {{"
-    scope.close(head)
-    lines = [
-        f"static void {name}(TW_ARGS) {{",
-        *("    " + line for line in declarations(kernel)),
-        *("    " + line for line in units(axes)),
-        f"    const int64_t lines = {dims.text(product(a.extent for a in outer))};",
-        f"    const int64_t places = {dims.text(part.target.extent)};",
-        "    const bool by_line = lines >= team->nthreads;",
-        "    const int64_t first = by_line ? tw_cut(lines, team->tid, team->nthreads) : 0;",
-        "    const int64_t last = by_line ? tw_cut(lines, team->tid + 1, team->nthreads) : lines;",
-        "    const int64_t lo = by_line ? 0 : tw_cut(places, team->tid, team->nthreads);",
-        "    const int64_t hi = by_line ? places : tw_cut(places, team->tid + 1, team->nthreads);",
-        "    for (int64_t item = first; item < last; ++item) {",
-    ]
-    return [*lines, *("        " + line for line in scope.pop()), "    }", "}"]
+    inner = zip(part.inner, part.lines[len(part.outer) :])
+    loops = [line for a, line in inner if a.extent != 1]
+    target = dims.name(part.target.name)
+    per_line = not scope.needs(part.index).isdisjoint(a.name for a in part.inner)
 
+    def choose() -> None:  # the rest of the loop's turn is skipped where the place is another's
+        scope.write(f"const int64_t {target} = (int64_t){scope.emit(part.index)};")
+        scope.write(f"if ({target} < lo || {target} >= hi) continue;")
 
-def _choose(scope: Scope, part: Scatter, target: str) -> None:
-    """The place of an update; the rest of the loop's turn is skipped where it is another's."""
-    scope.write(f"const int64_t {target} = (int64_t){scope.emit(part.index)};")
-    scope.write(f"if ({target} < lo || {target} >= hi) continue;")
-
-
-def _inner(scope: Scope, part: Scatter, by: Combined, own: int, per_line: bool) -> list[str]:
-    """Loops over the lines after the axis, around one update."""
-    lines = zip(part.inner, part.lines[len(part.outer) :])
-    loops = [line for a, line in lines if a.extent != 1]
-    for axis in loops:
-        scope.push(frozenset((axis.name,)), hoists=axis is not loops[0])
-    scope.push(hoists=False)
-    if per_line:
-        _choose(scope, part, dims.name(part.target.name))
-    value = convert(scope.emit(part.value), part.value.dtype, part.dtype)
-    place = dims.text(row_major(part.axes))
-    scope.write(f"{value_type(part.dtype)}* const to = p{own} + {place};")
-    scope.write(f"*to = {by.struct}::combine(*to, {value});")
-    body = scope.pop()
-    for axis in reversed(loops):
-        within = [*scope.pop(), *body]
-        at = dims.name(axis.name)
-        # places of one update are different places
-        simd = ["#pragma omp simd"] if axis is loops[-1] and not per_line else []
-        head = f"for (int64_t {at} = 0; {at} < {dims.text(axis.extent)}; ++{at}) {{"
-        body = [*simd, head, *("    " + line for line in within), "}"]
-    return body
+    with scope.function(name, axes), ExitStack() as nest:
+        scope.write(
+            f"const int64_t lines = {dims.text(product(a.extent for a in outer))};",
+            f"const int64_t places = {dims.text(part.target.extent)};",
+            "const bool by_line = lines >= team->nthreads;",
+            "const int64_t first = by_line ? tw_cut(lines, team->tid, team->nthreads) : 0;",
+            "const int64_t last = by_line ? tw_cut(lines, team->tid + 1, team->nthreads) : lines;",
+            "const int64_t lo = by_line ? 0 : tw_cut(places, team->tid, team->nthreads);",
+            "const int64_t hi = by_line ? places : tw_cut(places, team->tid + 1, team->nthreads);",
+        )
+        head = "for (int64_t item = first; item < last; ++item) {"
+        nest.enter_context(scope.block(head, known=(a.name for a in part.outer)))
+        scope.write(*decode(outer, "item"))
+        nest.enter_context(scope.loop(part.source.name, "0", dims.text(part.source.extent)))
+        if not per_line:
+            choose()
+        for axis in loops:
+            # places of one update are different places
+            simd = ["#pragma omp simd"] if axis is loops[-1] and not per_line else []
+            extent, hoists = dims.text(axis.extent), axis is not loops[0]
+            nest.enter_context(scope.loop(axis.name, "0", extent, *simd, hoists=hoists))
+        if per_line:
+            choose()
+        value = convert(scope.emit(part.value), part.value.dtype, part.dtype)
+        place = dims.text(row_major(part.axes))
+        scope.write(f"{value_type(part.dtype)}* const to = p{own} + {place};")
+        scope.write(f"*to = {by.struct}::combine(*to, {value});")
+    return scope.lines

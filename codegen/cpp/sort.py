@@ -5,8 +5,7 @@ from ...ir.types import bool_
 from ..loops import LoopKernel
 from ..templates.sort import Sort
 from . import dims
-from .elements import Scope
-from .pointwise import declarations, decode
+from .elements import Scope, decode
 from .sweep import Sink, store_sink, sweep
 
 HEAP_SHARE = 8  # the first of a row are picked out where they are at most this part of it
@@ -14,54 +13,53 @@ HEAP_SHARE = 8  # the first of a row are picked out where they are at most this 
 
 def emit_sort(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
     """A function that computes the part."""
-    known = frozenset(a.name for a in part.rows)
-    axes = (*part.rows, part.axis, part.rank)
-    scope = Scope(kernel, frozenset(a.name for a in axes), extents=axes)
+    scope = Scope(kernel, (*part.rows, part.axis, part.rank))
     axis, rank = dims.name(part.axis.name), dims.name(part.rank.name)
-    scope.push(known, hoists=False)
-    scope.write(*decode(part.rows, "row"))
     order = "true" if part.is_descending else "false"
+    key, place = _types(part)
 
     def fill(scope: Scope) -> None:
         value = scope.emit(part.value)
         scope.write(f"all[{axis}] = {{tw_key<{order}>({_keyed(scope, part, value)}), (I){axis}}};")
 
-    sweep(scope, part.axis.name, "lo", "hi", [Sink((part.value,), fill)])
-    scope.write(
-        "if (wide) tw_barrier(team);",
-        "const Item* const found = picks",
-        "    ? tw_first(all, n, keep, other, counts, team, part, parts)",
-        "    : tw_sort(all, other, n, counts, team, part, parts);",
-        "if (wide) tw_barrier(team);",
-        "const int64_t from = tw_cut(keep, part, parts), to = tw_cut(keep, part + 1, parts);",
-    )
-    scope.push(frozenset((part.axis.name, part.rank.name)), hoists=False)
-    scope.write(f"const int64_t {axis} = (int64_t)found[{rank}].at;")
-    for store in part.stores:
-        store_sink(store).write(scope)
-    scope.close(f"for (int64_t {rank} = from; {rank} < to; ++{rank}) {{")
-    scope.write("if (wide) tw_barrier(team);")
+    with scope.function(name):
+        scope.write(
+            f"typedef {name}_I I;",
+            f"typedef TwItem<{name}_K, I> Item;",
+            f"const {name}_sizes s(d, team->nthreads);",
+            "const int64_t n = s.n, keep = s.keep;",
+            "const bool wide = s.wide, picks = s.picks;",
+            "const int64_t part = wide ? team->tid : 0, parts = wide ? team->nthreads : 1;",
+            "int64_t* const counts = (int64_t*)(wide ? team->shared : team->scratch);",
+            "Item *const all = (Item*)(counts + parts * TW_DIGITS), *const other = all + n;",
+            "const int64_t lo = tw_cut(n, part, parts), hi = tw_cut(n, part + 1, parts);",
+            "const int64_t first = wide ? 0 : tw_cut(s.rows, team->tid, team->nthreads);",
+            "const int64_t last = wide ? s.rows : tw_cut(s.rows, team->tid + 1, team->nthreads);",
+        )
+        head = "for (int64_t row = first; row < last; ++row) {"
+        with scope.block(head, known=(a.name for a in part.rows)):
+            scope.write(*decode(part.rows, "row"))
+            sweep(scope, part.axis.name, "lo", "hi", [Sink((part.value,), fill)])
+            scope.write(
+                "if (wide) tw_barrier(team);",
+                "const Item* const found = picks",
+                "    ? tw_first(all, n, keep, other, counts, team, part, parts)",
+                "    : tw_sort(all, other, n, counts, team, part, parts);",
+                "if (wide) tw_barrier(team);",
+                "const int64_t from = tw_cut(keep, part, parts);",
+                "const int64_t to = tw_cut(keep, part + 1, parts);",
+            )
+            head = f"for (int64_t {rank} = from; {rank} < to; ++{rank}) {{"
+            with scope.block(head, known=(part.axis.name, part.rank.name)):
+                scope.write(f"const int64_t {axis} = (int64_t)found[{rank}].at;")
+                for store in part.stores:
+                    store_sink(store).write(scope)
+            scope.write("if (wide) tw_barrier(team);")
     return [
-        f"typedef {_types(part)[0]} {name}_K;",
-        f"typedef {_types(part)[1]} {name}_I;",
+        f"typedef {key} {name}_K;",
+        f"typedef {place} {name}_I;",
         *_sizes(kernel, part, name),
-        f"static void {name}(TW_ARGS) {{",
-        f"    typedef {name}_I I;",
-        f"    typedef TwItem<{name}_K, I> Item;",
-        *("    " + line for line in declarations(kernel)),
-        f"    const {name}_sizes s(d, team->nthreads);",
-        "    const int64_t n = s.n, keep = s.keep;",
-        "    const bool wide = s.wide, picks = s.picks;",
-        "    const int64_t part = wide ? team->tid : 0, parts = wide ? team->nthreads : 1;",
-        "    int64_t* const counts = (int64_t*)(wide ? team->shared : team->scratch);",
-        "    Item *const all = (Item*)(counts + parts * TW_DIGITS), *const other = all + n;",
-        "    const int64_t lo = tw_cut(n, part, parts), hi = tw_cut(n, part + 1, parts);",
-        "    const int64_t first = wide ? 0 : tw_cut(s.rows, team->tid, team->nthreads);",
-        "    const int64_t last = wide ? s.rows : tw_cut(s.rows, team->tid + 1, team->nthreads);",
-        "    for (int64_t row = first; row < last; ++row) {",
-        *("        " + line for line in scope.pop()),
-        "    }",
-        "}",
+        *scope.lines,
     ]
 
 

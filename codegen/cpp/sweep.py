@@ -12,7 +12,6 @@ from ...ir.indexing import coefficient_of
 from ...ir.types import DType
 from ..elements import children
 from ..loops import Element, Select, Store
-from . import dims
 from .elements import Scope
 from .scalars import convert
 
@@ -54,23 +53,10 @@ def sweep(scope: Scope, axis: str, lo: str, hi: str, sinks: Sequence[Sink]) -> N
         guard = group[0].guard
         if guard is not None and axis not in scope.needs(guard):
             text = scope.emit(guard)
-            with _Block(scope, f"if ({text} >= 0)"):
+            with scope.block(f"if ({text} >= 0) {{"):
                 _cut(scope, axis, lo, hi, group, None, MAX_CUTS)
         else:
             _cut(scope, axis, lo, hi, group, guard, MAX_CUTS)
-
-
-class _Block:
-    """`head { ... }` around what is emitted; nothing is hoisted out of it."""
-
-    def __init__(self, scope: Scope, head: str):
-        self.scope, self.head = scope, head
-
-    def __enter__(self):
-        self.scope.push(hoists=False)
-
-    def __exit__(self, *error):
-        self.scope.close(f"{self.head} {{".lstrip())
 
 
 def _cut(
@@ -91,8 +77,8 @@ def _cut(
             continue
         if axis not in deps:
             test = f"({scope.dim(select.lhs)} < {scope.dim(select.rhs)})"
-            for head, truth in ((f"if {test}", True), ("else", False)):
-                with _Block(scope, head):
+            for head, truth in ((f"if {test} {{", True), ("else {", False)):
+                with scope.block(head):
                     _assume(scope, condition, truth, axis, lo, hi, sinks, guard, budget - 1)
             return
         found = _boundary(select, axis)
@@ -104,8 +90,8 @@ def _cut(
         for start, stop, truth in ((lo, cut, then_first), (cut, hi, not then_first)):
             if start == stop:
                 continue
-            head = "" if start.isdigit() and stop.isdigit() else f"if ({start} < {stop})"
-            with _Block(scope, head):
+            head = "{" if start.isdigit() and stop.isdigit() else f"if ({start} < {stop}) {{"
+            with scope.block(head):
                 _narrow(scope, axis, start, stop)
                 _assume(scope, condition, truth, axis, start, stop, sinks, guard, budget - 1)
             scope.facts = before
@@ -164,12 +150,9 @@ def _undecided(scope: Scope, elements: Sequence[Element]) -> Iterator[Select]:
 
 
 def _loop(scope: Scope, axis: str, lo: str, hi: str, sinks, guard: Element | None) -> None:
-    scope.push(frozenset((axis,)))
-    if guard is not None:
-        scope.write(f"if ({scope.emit(guard)} < 0) continue;")
-    for sink in sinks:
-        sink.write(scope)
-    variable = dims.name(axis)
     simd = [] if guard is not None else ["#pragma omp simd"]
-    head = f"for (int64_t {variable} = {lo}; {variable} < {hi}; ++{variable}) {{"
-    scope.close(*simd, head)
+    with scope.loop(axis, lo, hi, *simd, hoists=True):
+        if guard is not None:
+            scope.write(f"if ({scope.emit(guard)} < 0) continue;")
+        for sink in sinks:
+            sink.write(scope)
