@@ -39,15 +39,8 @@ class Axes:
 
     def follow(self, node: Node, places: Sequence[int | None]) -> Along:
         """Where an axis lies in the result that lies along axis `places[i]` of operand i."""
-        found = {
-            axes[place]
-            for axes, place in zip(self.of(node), places, strict=True)
-            if place is not None
-        }
-        mixed = [along for along in found if isinstance(along, str)]
-        if mixed:
-            return mixed[0]
-        return found.pop() if len(found) == 1 else DIFFERENT if found else None
+        lying = zip(self.of(node), places, strict=True)
+        return _joined([axes[place] for axes, place in lying if place is not None])
 
     def _find(self, node: Node) -> tuple[tuple[Along, ...], ...]:
         op, ranks = node.op, [v.type.rank for v in node.operands]

@@ -109,14 +109,11 @@ class Encoding:
 
     def _panel_place(self, shape: tuple[Dim, ...], index: tuple[Dim, ...]) -> Dim:
         *batch, n, k = shape
-        offset: Dim = 0
-        for i, d in zip(index[:-2], batch, strict=True):
-            offset = offset * d + i
-        row, column = index[-2:]
+        *outer, row, column = index
         lane = mod(row, PANEL)
         if self.order == "panel32i":
             lane = mod(lane, PANEL // 2) * 2 + floordiv(lane, PANEL // 2)
-        panel = offset * ceildiv(n, PANEL) + floordiv(row, PANEL)
+        panel = linearize(outer, batch) * ceildiv(n, PANEL) + floordiv(row, PANEL)
         return (panel * k + column) * PANEL + lane
 
     def _lanes(self) -> np.ndarray:

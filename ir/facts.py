@@ -4,9 +4,9 @@ Two questions only: *proved* (true for every value in range; safe to rely on) an
 value; steers cost, never correctness). There is no query that adds a guard.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import gcd
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from .dim import Atom, Dim, DimCall, Expr, Monomial, Symbol, divide_exactly, evaluate, symbols_of
 from .errors import DimError
@@ -31,7 +31,7 @@ class Facts:
         if dim not in self._bounds:
             total: Bounds = (0, 0)
             for monomial, coefficient in dim.terms:
-                total = _add(total, _scale(self._monomial(monomial), coefficient))
+                total = plus(total, times(self._monomial(monomial), coefficient))
             self._bounds[dim] = total
         return self._bounds[dim]
 
@@ -177,41 +177,49 @@ class Facts:
     def _call(self, call: DimCall) -> Bounds:
         (a_low, a_high), (b_low, b_high) = (self.bounds(arg) for arg in call.args)
         if call.op == "min":
-            highs = [x for x in (a_high, b_high) if x is not None]
-            low = None if a_low is None or b_low is None else min(a_low, b_low)
-            return low, min(highs) if highs else None
+            return of_all((a_low, b_low), min), of_known((a_high, b_high), min)
         if call.op == "max":
-            lows = [x for x in (a_low, b_low) if x is not None]
-            high = None if a_high is None or b_high is None else max(a_high, b_high)
-            return max(lows) if lows else None, high
+            return of_known((a_low, b_low), max), of_all((a_high, b_high), max)
         if b_low is None or b_low <= 0:
             return None, None
         if call.op == "mod":
-            high = None if b_high is None else b_high - 1
-            if a_low is not None and a_low >= 0 and a_high is not None:
-                high = a_high if high is None else min(high, a_high)
-            return 0, high
-        corners = [x // b_low for x in (a_low, a_high) if x is not None]
-        if b_high is not None:
-            corners += [x // b_high for x in (a_low, a_high) if x is not None]
-        low = (
-            None if a_low is None else min(corners + ([0] if a_low >= 0 and b_high is None else []))
-        )
-        if a_low is not None and a_low < 0 and b_high is None:
-            low = a_low // b_low
-        high = None if a_high is None else max([*corners, 0] if b_high is None else corners)
-        return low, high
+            largest = a_high if a_low is not None and a_low >= 0 else None
+            return 0, of_known((None if b_high is None else b_high - 1, largest), min)
+
+        def quotients(a: int) -> tuple[int, int]:
+            """By the least and by the largest divisor, which may have no bound."""
+            return a // b_low, (-1 if a < 0 else 0) if b_high is None else a // b_high
+
+        low = None if a_low is None else min(quotients(a_low))
+        return low, None if a_high is None else max(quotients(a_high))
 
 
-def _add(a: Bounds, b: Bounds) -> Bounds:
+# ---- intervals -----------------------------------------------------------------------------
+
+Ends: TypeAlias = tuple[Any, Any]  # numbers or dims; None is no bound
+
+
+def plus(a: Ends, b: Ends) -> Ends:
+    """Between which sums lie."""
     low = None if a[0] is None or b[0] is None else a[0] + b[0]
-    high = None if a[1] is None or b[1] is None else a[1] + b[1]
-    return low, high
+    return low, None if a[1] is None or b[1] is None else a[1] + b[1]
 
 
-def _scale(a: Bounds, k: int) -> Bounds:
+def times(a: Ends, k: int) -> Ends:
+    """Between which multiples lie."""
     low, high = a if k > 0 else (a[1], a[0])
     return None if low is None else low * k, None if high is None else high * k
+
+
+def of_all(ends: Sequence[Any], pick: Callable[..., Any]) -> Any:
+    """The one that `pick` takes, None where one of them is unbounded."""
+    return None if None in ends else pick(*ends)
+
+
+def of_known(ends: Sequence[Any], pick: Callable[..., Any]) -> Any:
+    """The one that `pick` takes of those that are bounds."""
+    known = [end for end in ends if end is not None]
+    return pick(*known) if len(known) > 1 else next(iter(known), None)
 
 
 def _multiply(a: Bounds, b: Bounds) -> Bounds:

@@ -4,7 +4,6 @@ The map of an op is a function of the index of a result's element; whoever follo
 generation, ranges, masks, axes) interprets what it gives.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -65,18 +64,18 @@ class Choose:
 Mapped = Read | Fill | Number | Checked | Choose
 
 
-class IndexContext(ABC):
+class IndexContext:
     """What a map may ask for, besides the types and attributes it is given.
 
     `result` is the type of the node's result; `facts` know that each index is inside its axis.
     """
 
-    result: TensorType
-    facts: Facts
+    def __init__(self, result: TensorType, facts: AxisFacts):
+        self.result, self.facts = result, facts
 
-    @abstractmethod
     def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
         """An element of an operand, which is `Checked`, as part of an index."""
+        raise AssertionError("a view reads no operand as an index")
 
 
 def map_index(node: Node, at: IndexContext, index: Index) -> Mapped:
@@ -107,11 +106,10 @@ class SymbolContext(IndexContext):
     """
 
     def __init__(self, node: Node, facts: Facts):
-        self.result = node.results[0].type
-        self.extents = extents_of(self.result.shape)
+        self.extents = extents_of(node.results[0].shape)
+        super().__init__(node.results[0].type, AxisFacts(facts.symbols, self.extents))
         self.index: Index = tuple(map(symbol, self.extents))
         self.lookups: dict[str, tuple[int, Index]] = {}
-        self.facts = AxisFacts(facts.symbols, self.extents)
         self.mapped = map_index(node, self, self.index)
 
     def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
@@ -147,7 +145,7 @@ def strided_sources(value: Value, facts: Facts) -> Iterator[Strided]:
         node = value.node
         if node is None or not node.op.is_renaming or node.op.index_map is None:
             return
-        mapped = map_index(node, _Renaming(node.results[0].type, known), index)
+        mapped = map_index(node, IndexContext(node.results[0].type, known), index)
         if not isinstance(mapped, Read):
             return
         value, index = node.operands[mapped.operand], mapped.index
@@ -179,13 +177,3 @@ def extents_of(shape: Sequence[Dim]) -> dict[str, Dim]:
 
 def _index_of(known: AxisFacts) -> Index:
     return tuple(0 if d == 1 else symbol(n) for n, d in known.extents.items())
-
-
-class _Renaming(IndexContext):
-    """For maps of views, which look nothing up."""
-
-    def __init__(self, result: TensorType, facts: Facts):
-        self.result, self.facts = result, facts
-
-    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
-        raise AssertionError("a view reads no operand as an index")

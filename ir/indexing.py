@@ -140,18 +140,6 @@ def calls_of(dim: Dim) -> list[DimCall]:
     return [atom for monomial, _ in terms for atom, _ in monomial if isinstance(atom, DimCall)]
 
 
-def ends(dim: Dim, extents: Mapping[str, Dim]) -> tuple[Dim, Dim] | None:
-    """The least and the largest of `dim` over axes, None where it is not linear in them."""
-    low = high = dim
-    for name in symbols_of(dim) & extents.keys():
-        factor, last = coefficient_of(dim, name), extents[name] - 1
-        if not isinstance(factor, int):
-            return None
-        low = substitute(low, {name: 0 if factor >= 0 else last})
-        high = substitute(high, {name: last if factor >= 0 else 0})
-    return low, high
-
-
 class AxisFacts(Facts):
     """Facts over symbols and axes: an axis is below its extent, also where that is symbolic.
 
@@ -179,14 +167,20 @@ class AxisFacts(Facts):
 
     def proved_lt(self, a: Dim, b: Dim) -> bool:
         """a < b for every value in range; an axis is replaced by its extent less one."""
-        return super().proved_lt(a, b) or super().proved_lt(self._highest(a), b)
+        return super().proved_lt(a, b) or super().proved_lt(self.ends(a)[1], b)
 
-    def _highest(self, a: Dim) -> Dim:
-        for name in symbols_of(a) & self.extents.keys():
-            factor = coefficient_of(a, name)
-            if factor is not None and self.proved_le(0, factor):
-                a = substitute(a, {name: self.extents[name] - 1})
-        return a
+    def ends(self, dim: Dim) -> tuple[Dim, Dim]:
+        """The least and the largest of `dim` over axes; one in which it is not linear stays."""
+        low = high = dim
+        for name in symbols_of(dim) & self.extents.keys():
+            factor, last = coefficient_of(dim, name), self.extents[name] - 1
+            if factor is None:
+                continue
+            if self.proved_le(0, factor):
+                low, high = substitute(low, {name: 0}), substitute(high, {name: last})
+            elif self.proved_le(factor, 0):
+                low, high = substitute(low, {name: last}), substitute(high, {name: 0})
+        return low, high
 
     def _declared(self, name: str) -> Symbol:
         return self.symbols.get(name) or Symbol(name, 0)

@@ -1,14 +1,14 @@
 """Between which dims all elements of an integer value lie."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from functools import reduce
 from typing import Any, TypeAlias
 
 from .axes import combined_axes
-from .dim import Dim, maximum, minimum, product
-from .facts import Facts
+from .dim import Dim, maximum, minimum, product, symbols_of
+from .facts import Facts, of_all, of_known, plus, times
 from .graph import Node, Value
 from .index_map import Checked, Fill, Mapped, Number, Read, SymbolContext, leaves
-from .indexing import ends
 from .scalar import Scalar
 
 Range: TypeAlias = tuple[Dim | None, Dim | None]  # both ends included; None is unbounded
@@ -92,7 +92,9 @@ class Ranges:
             case Checked(size=size):
                 return 0, size - 1
             case Number(value):
-                return ends(value, at.extents) or UNKNOWN
+                ends = at.facts.ends(value)
+                is_known = all(symbols_of(end).isdisjoint(at.extents) for end in ends)
+                return ends if is_known else UNKNOWN
         return UNKNOWN
 
     def _scalar(
@@ -109,11 +111,11 @@ class Ranges:
             case "where":
                 return self._either(ranges[1:])
             case "add":
-                return _plus(*ranges)
+                return plus(*ranges)
             case "sub":
-                return _plus(ranges[0], _minus(ranges[1]))
+                return plus(ranges[0], times(ranges[1], -1))
             case "neg":
-                return _minus(ranges[0])
+                return times(ranges[0], -1)
             case "mul":
                 return self._times(*ranges)
             case "mod":
@@ -122,18 +124,16 @@ class Ranges:
                 return self._quotient(*ranges)
             case "minimum":
                 lows, highs = zip(*ranges)
-                return _of_both(lows, minimum), _of_known(highs, minimum)
+                return of_all(lows, minimum), of_known(highs, minimum)
             case "maximum":
                 lows, highs = zip(*ranges)
-                return _of_known(lows, maximum), _of_both(highs, maximum)
+                return of_known(lows, maximum), of_all(highs, maximum)
         return UNKNOWN
 
     def _either(self, ranges: list[Range]) -> Range:
-        low, high = ranges[0]
-        for other in ranges[1:]:
-            low = _of_both((low, other[0]), minimum)
-            high = _of_both((high, other[1]), maximum)
-        return low, high
+        return reduce(
+            lambda a, b: (of_all((a[0], b[0]), minimum), of_all((a[1], b[1]), maximum)), ranges
+        )
 
     def _times(self, a: Range, b: Range) -> Range:
         (a_low, a_high), (b_low, b_high) = a, b
@@ -156,21 +156,3 @@ class Ranges:
         if self._facts.proved_le(0, low) and self._facts.proved_lt(0, b[0]):
             return 0, high
         return UNKNOWN
-
-
-def _plus(a: Range, b: Range) -> Range:
-    low = None if a[0] is None or b[0] is None else a[0] + b[0]
-    return low, None if a[1] is None or b[1] is None else a[1] + b[1]
-
-
-def _minus(a: Range) -> Range:
-    return None if a[1] is None else a[1] * -1, None if a[0] is None else a[0] * -1
-
-
-def _of_both(ends: Sequence[Dim | None], pick: Callable[..., Dim]) -> Dim | None:
-    return None if None in ends else pick(*ends)
-
-
-def _of_known(ends: Sequence[Dim | None], pick: Callable[..., Dim]) -> Dim | None:
-    known = [end for end in ends if end is not None]
-    return pick(*known) if len(known) > 1 else next(iter(known), None)

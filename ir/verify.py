@@ -7,7 +7,6 @@ from .dim import symbols_of
 from .errors import ShapeError, VerifyError
 from .graph import Graph, Node, Value, symbols_in
 from .index_map import Read, SymbolContext
-from .indexing import ends
 from .text import print_node, value_names
 from .types import TensorType
 
@@ -72,7 +71,7 @@ class _Verifier:
             self.check_reads(index, node)
         self.check_limits(index, node)
         if node.op.kind == "state":
-            state = node.operands[node.op.state_operand or 0]
+            state = node.operands[0]
             if state not in self.is_state:
                 raise self.error(index, f"{node.op.name} consumes {state}, which is not a state")
             self.consumed[state] = node
@@ -127,7 +126,7 @@ class _Verifier:
         read = at.mapped
         if isinstance(read, Read):
             for place, size in zip(read.index, node.operands[read.operand].shape, strict=True):
-                low, high = ends(place, at.extents) or (place, place)
+                low, high = at.facts.ends(place)
                 if not (at.facts.proved_le(0, low) and at.facts.proved_lt(high, size)):
                     what = f"{node.op.name} reads {low} to {high} of an axis of {size}"
                     raise self.error(index, f"{what}: not proved inside")
