@@ -123,7 +123,7 @@ def _buffer_names(graph: Graph) -> dict[Value, str]:
     names = {v: v.name or "" for v in graph.arguments()}
     for number, node in enumerate(graph.nodes):
         if node.op.kind == "state":
-            names[node.results[0]] = names[node.operands[node.op.state_operand or 0]]
+            names[node.results[0]] = names[node.operands[0]]
             continue
         for index, result in enumerate(node.results):
             names[result] = f"v{number}" + (f".{index}" if index else "")

@@ -36,7 +36,7 @@ REQUIRED = inspect.Parameter.empty
 #   sort         puts the elements of an axis in order
 #   contract     sums of products;  attention  a composite around two contractions
 #   composite    must be decomposed before code is generated
-#   state        consumes a state and returns its new value
+#   state        consumes a state, its first operand, and returns its new value
 #   sample       one row of scores to one choice
 #   region       owns sub-graphs, and decides which of them runs and how often
 #   call         a function outside generated code; its results' sizes may depend on data
@@ -71,14 +71,13 @@ class Op:
     rule: Callable[..., TensorType | tuple[TensorType, ...]]
     scalar: str | None = None  # the value of one element, in the language of ir/scalar.py
     combine: Combine | None = None  # of a reduction or scan
-    finish: str | None = None  # what a reduction makes of its x, of `count` elements
+    finish: str | None = None  # what a reduction makes of x, the combination of `count` elements
     contraction: Callable[..., Contraction] | None = None  # of a contraction, from its attributes
-    declared_cost: str | None = None
     fills: str | None = None  # the attribute that a view puts where it reads no operand
-    is_whole: bool = True  # False: `decompose` takes it apart
+    is_whole: bool = True  # False, as of most composites: `decompose` takes it apart
     refusal: Callable[..., str | None] | None = None  # why no kernel takes it as it is
     decodes: bool = False  # makes numbers of codes, which may share bytes
-    strided: tuple[str, ...] = ()  # operands that its kernel reads as strided views of buffers
+    strided: tuple[str, ...] = ()  # operands of which its kernel reads any strided view of a buffer
     reference: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
     index_map: Callable[..., Any] | None = None
@@ -88,7 +87,6 @@ class Op:
     binds_value: bool = False  # the dim that it binds is what it gives, not a size of that
     limits: Callable[..., Sequence[tuple]] | None = None
     routine: str | None = None  # of a library, that a call of it runs
-    state_operand: int | None = None  # which operand is consumed and returned, kind "state" only
 
     @cached_property
     def tree(self) -> Scalar | None:
@@ -105,8 +103,6 @@ class Op:
     @cached_property
     def cost(self) -> str:
         """What computing an element again costs: "free" (an index), "cheap" or "expensive"."""
-        if self.declared_cost is not None:
-            return self.declared_cost
         if self.tree is None:
             return {"view": "free", "source": "free", "gather": "cheap"}.get(self.kind, "expensive")
         return "expensive" if functions_of(self.tree) & EXPENSIVE else "cheap"
@@ -181,33 +177,19 @@ OPS: dict[str, Op] = {}
 
 
 def op(
-    function: Callable | None = None,
-    *,
-    kind: str = "",
-    scalar: str | None = None,
-    combine: Combine | None = None,
-    finish: str | None = None,
-    cost: str | None = None,
-    fills: str | None = None,
-    is_whole: bool | None = None,
-    decodes: bool = False,
-    strided: tuple[str, ...] = (),
+    function: Callable | None = None, *, kind: str = "", name: str = "", doc: str = "", **facts: Any
 ):
-    """Decorator that declares an op; see the module docstring.
+    """Decorator that declares an op; see the module docstring. `facts` are fields of `Op`.
 
     `scalar` makes the op elementwise and complete: its value, reference and generated code all
-    come from that expression. `combine` does the same for a reduction or a scan; `finish`, over x
-    and count, is what a reduction makes of the combination of `count` elements. `cost` is given
-    where it does not follow from the scalar, `is_whole` where a kernel takes a composite as it is.
-    An op that `decodes` takes codes as they are stored; of operands that are `strided` its kernel
-    takes any strided view whose last axis lies side by side.
+    come from that expression. `combine` does the same for a reduction or a scan. `name` and `doc`
+    are those of the function unless given: one rule may be that of several ops.
     """
 
     def declare(rule: Callable) -> Op:
-        resolved = kind or ("elementwise" if scalar else "")
+        resolved = kind or ("elementwise" if "scalar" in facts else "")
         if not resolved:
             raise ValueError(f"op {rule.__name__} needs a kind: {', '.join(sorted(KINDS))}, or new")
-        name = rule.__name__.rstrip("_")
         operands, optional, variadic, attrs = [], 0, False, {}
         for parameter in inspect.signature(rule).parameters.values():
             if parameter.kind is parameter.KEYWORD_ONLY:
@@ -217,29 +199,21 @@ def op(
                 optional += parameter.default is None
                 operands.append(parameter.name)
         declared = Op(
-            name=name,
+            name=(name or rule.__name__).rstrip("_"),
             kind=resolved,
-            doc=inspect.getdoc(rule) or "",
+            doc=doc or inspect.getdoc(rule) or "",
             operands=tuple(operands),
             num_optional=optional,
             is_variadic=variadic,
             attrs=attrs,
             rule=rule,
-            scalar=scalar,
-            combine=combine,
-            finish=finish,
-            declared_cost=cost,
-            fills=fills,
-            is_whole=resolved != "composite" if is_whole is None else is_whole,
-            decodes=decodes,
-            strided=strided,
-            state_operand=0 if resolved == "state" else None,
+            **{"is_whole": resolved != "composite", **facts},
         )
-        if name in OPS:
-            raise ValueError(f"op {name} is declared twice")
-        OPS[name] = declared
-        if scalar is not None and not attrs:
-            define(name, declared.operands, scalar)
+        if declared.name in OPS:
+            raise ValueError(f"op {declared.name} is declared twice")
+        OPS[declared.name] = declared
+        if declared.scalar is not None and not attrs:
+            define(declared.name, declared.operands, declared.scalar)
         return declared
 
     return declare(function) if function is not None else declare

@@ -1,7 +1,6 @@
 """Elementwise ops: complete with one scalar expression each."""
 
 from collections.abc import Callable
-from types import FunctionType
 
 from ..op import broadcast, op
 from ..types import DType, TensorType, bool_
@@ -10,9 +9,7 @@ from ..types import DType, TensorType, bool_
 def _declare(rule: Callable, **ops: tuple[str, str]) -> None:
     """Ops with one type rule: the scalar and the meaning of each."""
     for name, (scalar, meaning) in ops.items():
-        declared = FunctionType(rule.__code__, rule.__globals__, name)
-        declared.__doc__ = meaning
-        op(declared, scalar=scalar)
+        op(rule, name=name, doc=meaning, scalar=scalar)
 
 
 def _float(x: TensorType) -> TensorType:
