@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.api.demo_model import demo_path, saved_as_folder
-from tilewright.cli.system import cpu_name
+from tilewright.cli.doctor import cpu_name
 
 
 def make_reader(threads: int):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.cli.system import cpu_name
+from tilewright.cli.doctor import cpu_name
 
 # The other side: loads the model, then times what each line of its input names.
 WORKER = """
