@@ -221,7 +221,10 @@ def test_a_failing_compiler_says_why_and_leaves_its_source(tilewright, tmp_path)
         "TILEWRIGHT_CACHE": tmp_path / "cache",
         "TMPDIR": tmp_path,
     }
-    done = tilewright("compile", "demo", "-o", "out", env=environment)
+    from ..frontend.gguf_models import random_model, write_model  # loads the front end
+
+    model = write_model(tmp_path / "model.gguf", random_model("llama"), "llama")
+    done = tilewright("compile", model, "-o", "out", env=environment)
     assert done.returncode == 1
     assert "BuildError: the C++ compiler failed on " in done.stderr
     assert "error: this compiler never works" in done.stderr
