@@ -1,6 +1,6 @@
 """The Triton back end as `build` sees it: collects launches, compiles each distinct one once."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 
 from ...ir import abi
@@ -77,20 +77,9 @@ class TritonBackend:
 
     def _collect(self, emitted: Emitted, template: str, key: str) -> Emitted:
         """The launch under a name that its content decides: equal ones are compiled once."""
-        content = repr(
-            (
-                emitted.source.replace(f"def {emitted.name}(", f"def {_PLACEHOLDER}("),
-                emitted.signature,
-                emitted.aligned,
-                emitted.num_warps,
-                emitted.num_stages,
-                emitted.pdl,
-                emitted.fp_fusion,
-            )
-        )
+        content = repr(emitted.named(_PLACEHOLDER).code)
         name = f"{template}_{sha256(content.encode()).hexdigest()[:12]}"
-        source = emitted.source.replace(f"def {emitted.name}(", f"def {name}(")
-        named = replace(emitted, name=name, source=source)
+        named = emitted.named(name)
         self._collected.setdefault(name, _Collected(named, key, template))
         return named
 

@@ -1,7 +1,7 @@
 """A launch: what compiling and starting a kernel needs, and the class that writes one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...ir.dim import Dim, symbol
@@ -34,6 +34,16 @@ class Emitted:
     num_stages: int
     pdl: bool
     fp_fusion: bool  # whether a * b + c may become one rounding
+
+    @property
+    def code(self) -> "Emitted":
+        """What decides the binary, without what is the launch's own."""
+        return replace(self, buffers=(), dims=(), grid=(1, 1, 1))
+
+    def named(self, name: str) -> "Emitted":
+        """The launch under another name."""
+        source = self.source.replace(f"def {self.name}(", f"def {name}(")
+        return replace(self, name=name, source=source)
 
 
 @dataclass(frozen=True)

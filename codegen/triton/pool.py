@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
 
 from ...ir.errors import BuildError
 from ...ir.target import TARGETS, Target
@@ -30,75 +31,66 @@ def compile_all(
             done(number + 1)
         return results
     with scratch_folder() as folder:
-        return _Pool(launches, target, folder, done).run(workers)
+        return _in_processes(launches, target, folder, done, workers)
 
 
-class _Pool:
-    """Threads, each with one process, take launches off a list until it is empty."""
+def _in_processes(
+    launches: Sequence[Emitted],
+    target: Target,
+    folder: Path,
+    done: Callable[[int], None],
+    workers: int,
+) -> list[CompiledKernel]:
+    """Threads, each with one process at a time, take launches in order until none is left."""
+    processes = [_start() for _ in range(workers)]
+    idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+    for process in processes:
+        idle.put(process)
 
-    def __init__(
-        self, launches: Sequence[Emitted], target: Target, folder: Path, done: Callable[[int], None]
-    ):
-        self.launches, self.target, self.folder, self.done = launches, target, folder, done
-        self.results: list[CompiledKernel | None] = [None] * len(launches)
-        self.error: BaseException | None = None
-        self.lock = threading.Lock()
-        self.waiting: Iterator[int] = iter(range(len(launches)))
-        self.ready = 0
-
-    def run(self, workers: int) -> list[CompiledKernel]:
-        processes = [_start() for _ in range(workers)]
-        threads = [threading.Thread(target=self.serve, args=(p,), daemon=True) for p in processes]
+    def compiled(number: int) -> CompiledKernel:
+        process = idle.get()
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        finally:  # also when interrupted
-            for process in processes:
-                process.kill()
-                process.communicate()
-        if self.error is not None:
-            raise self.error
-        return [r for r in self.results if r is not None]
+            return _ask(process, folder, target, number, launches[number])
+        finally:
+            idle.put(process)
 
-    def serve(self, process: subprocess.Popen[str]) -> None:
-        """Keep one process busy."""
-        try:
-            while (number := self.take()) is not None:
-                self.results[number] = self.ask(process, number)
-                with self.lock:
-                    self.ready += 1
-                    self.done(self.ready)
-        except BaseException as error:  # noqa: BLE001 (raised again by the thread that waits)
-            self.error = self.error or error
+    threads = ThreadPoolExecutor(workers)
+    try:
+        futures = [threads.submit(compiled, number) for number in range(len(launches))]
+        for ready, future in enumerate(as_completed(futures), 1):
+            future.result()
+            done(ready)
+        return [future.result() for future in futures]
+    finally:  # also when interrupted: whoever waits for a process is answered by its end
+        for process in processes:
+            process.kill()
+        threads.shutdown(cancel_futures=True)
+        for process in processes:
+            process.communicate()
 
-    def take(self) -> int | None:
-        with self.lock:
-            return None if self.error is not None else next(self.waiting, None)
 
-    def ask(self, process: subprocess.Popen[str], number: int) -> CompiledKernel:
-        emitted = self.launches[number]
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            request = request_of(str(self.folder), self.target.name, number, emitted)
-            process.stdin.write(request + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            process.wait()
-            raise BuildError(
-                f"the process that compiled {emitted.name} ended",
-                facts=f"its exit status is {process.returncode}",
-                fix="compile again with more memory, or with fewer cores",
-            )
-        said = json.loads(line)
-        if "error" in said:
-            raise failed(emitted, self.target, said["error"])
-        return CompiledKernel(binary=(self.folder / str(number)).read_bytes(), **said["facts"])
+def _ask(
+    process: subprocess.Popen[str], folder: Path, target: Target, number: int, emitted: Emitted
+) -> CompiledKernel:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(request_of(folder / str(number), target.name, emitted) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except BrokenPipeError:
+        line = ""
+    if not line:
+        process.wait()
+        raise BuildError(
+            f"the process that compiled {emitted.name} ended",
+            facts=f"its exit status is {process.returncode}",
+            fix="compile again with more memory, or with fewer cores",
+        )
+    said = json.loads(line)
+    if "error" in said:
+        raise failed(emitted, target, said["error"])
+    return CompiledKernel(binary=(folder / str(number)).read_bytes(), **said)
 
 
 def _start() -> subprocess.Popen[str]:
