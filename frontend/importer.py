@@ -265,7 +265,7 @@ class Importer:
         if is_number:
             args = [call.reshape(x, (1,)) if isinstance(x, Value) else x for x in args]
         try:
-            self._require_known(node)
+            self._require_sizes(node)
             with self.builder.at(self._loc(node, name)):
                 result = handler(call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
                 if is_number:
@@ -284,14 +284,10 @@ class Importer:
         self._check(node, name, result)
         return result
 
-    def _require_known(self, node: fx.Node) -> None:
-        """Refuse numbers that only a run knows where an operation takes sizes or settings."""
-        computed = {
-            n: n.meta["val"]
-            for n in node.all_input_nodes
-            if isinstance(n.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
-        }
-        if not computed or not isinstance(node.target, torch._ops.OpOverload):
+    def _require_sizes(self, node: fx.Node) -> None:
+        """Refuse numbers of data that may be negative where an operation takes sizes."""
+        sizes = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.SymInt)]
+        if not sizes or not isinstance(node.target, torch._ops.OpOverload):
             return
         arguments = node.target._schema.arguments
         given = dict(zip((a.name for a in arguments), node.args)) | node.kwargs
@@ -299,10 +295,8 @@ class Importer:
             if any(kind in str(argument.type) for kind in ("number", "Tensor")):
                 continue
             for n in pytree.tree_leaves(given.get(argument.name)):
-                if isinstance(computed.get(n), torch.SymInt):
-                    self.table.dim(computed[n])  # raises for what is no size
-                elif n in computed:
-                    raise Declined(f"{argument.name} is computed from data: must be known")
+                if n in sizes:
+                    self.table.dim(n.meta["val"])  # raises for what is no size
 
     def _loc(self, node: fx.Node, name: str) -> str | None:
         if name in MAY_FAIL:

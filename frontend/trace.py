@@ -99,6 +99,8 @@ _TAKEN_APART = (
     torch.ops.aten.upsample_nearest2d.vec,
     torch.ops.aten.tril_indices.default,
     torch.ops.aten.triu_indices.default,
+    torch.ops.aten.dist.default,
+    torch.ops.aten._native_batch_norm_legit.no_stats,
 )
 
 

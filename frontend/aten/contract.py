@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ...ir.dim import product
 from ...ir.graph import Value
 from ..importer import Call, Scalar, handles
 
@@ -22,15 +21,6 @@ def _linear(call: Call, x: Value, weight: Value, bias: Value | None = None) -> V
 @handles("mm.default", "bmm.default")
 def _mm(call: Call, x: Value, y: Value) -> Value:
     return call.b.matmul(x, y)
-
-
-@handles("inner.default")
-def _inner(call: Call, x: Value, y: Value) -> Value:
-    if x.type.rank == 0 or y.type.rank == 0:
-        return call.b.mul(x, y)
-    # every row of x with every row of y
-    rows, others = (call.reshape(v, (product(v.shape[:-1]), v.shape[-1])) for v in (x, y))
-    return call.reshape(call.b.matmul(rows, others, transpose_w=True), call.shape)
 
 
 @handles("matmul.default", "mv.default", "dot.default", "linalg_matmul.default")

@@ -27,19 +27,6 @@ def _gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool =
     return call.b.gather_elements(x, index, axis=dim % x.type.rank)
 
 
-@handles("take_along_dim.default", of_numbers=True, may_fail=True)
-def _take_along_dim(call: Call, x: Value, index: Value, dim: int | None = None) -> Value:
-    if dim is None:
-        x, index, dim = (*(call.reshape(v, (v.type.numel,)) for v in (x, index)), 0)
-    axis = dim % x.type.rank
-    # the axis itself is not broadcast: its indices may be more or fewer than it is long
-    rest = common_shape(*((*v.shape[:axis], 1, *v.shape[axis + 1 :]) for v in (x, index)))
-    x, index = (
-        call.broadcast(v, (*rest[:axis], v.shape[axis], *rest[axis + 1 :])) for v in (x, index)
-    )
-    return call.b.gather_elements(x, index, axis=axis)
-
-
 @handles("index.Tensor", "_unsafe_index.Tensor", may_fail=True)
 def _index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
     flat, place, axis, _ = at_places(call, x, _without_masks(call, indices))

@@ -6,9 +6,8 @@ import torch
 
 from ...ir.dim import Dim, product
 from ...ir.graph import Value
-from ..dtypes import TO_TORCH, from_torch
+from ..dtypes import TO_TORCH
 from ..importer import Call, Declined, handles
-from .reduce import variance
 
 
 def _rows(call: Call, x: Value, normalized: tuple[Dim, ...]) -> Value:
@@ -99,45 +98,20 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Any, ...]:
-    scale = call.b.rsqrt(call.b.add(running_var, call.parameter(eps, running_var.dtype)))
-    return _by_channel(call, x, weight, bias, running_mean, scale), _Unused(), _Unused()
-
-
-def _by_channel(
-    call: Call, x: Value, weight: Value | None, bias: Value | None, mean: Value, scale: Value
-) -> Value:
-    """(x - mean) * scale * weight + bias, each of them by channel, in the dtype of the mean."""
+    """(x - mean) / sqrt(var + eps) * weight + bias by channel, in the dtype of the mean."""
+    b, wide = call.b, running_mean.dtype
 
     def per_channel(v: Value) -> Value:
-        wide = call.value(v, mean.dtype)
-        return call.reshape(wide, (v.shape[0], *[1] * (x.type.rank - 2)))
+        return call.reshape(call.value(v, wide), (v.shape[0], *[1] * (x.type.rank - 2)))
 
-    b = call.b
+    scale = b.rsqrt(b.add(running_var, call.parameter(eps, running_var.dtype)))
     if weight is not None:
         scale = b.mul(scale, call.value(weight, scale.dtype))
-    centered = b.sub(call.value(x, mean.dtype), per_channel(mean))
+    centered = b.sub(call.value(x, wide), per_channel(running_mean))
     result = b.mul(centered, per_channel(scale))
     if bias is not None:
         result = b.add(result, per_channel(bias))
-    return call.value(result, x.dtype)
-
-
-@handles("_native_batch_norm_legit.no_stats")
-def _batch_norm_of_batch(
-    call: Call,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Value, ...]:
-    # without running statistics those of the batch are used, in eval mode too
-    b, axes = call.b, tuple(axis for axis in range(x.type.rank) if axis != 1)
-    wide = call.value(x, from_torch(call.expected[1].dtype))
-    mean = b.mean(wide, axes=axes)
-    scale = b.rsqrt(b.add(variance(call, wide, axes, 0, False), call.parameter(eps, mean.dtype)))
-    return _by_channel(call, x, weight, bias, mean, scale), mean, scale
+    return call.value(result, x.dtype), _Unused(), _Unused()
 
 
 @handles("group_norm.default")

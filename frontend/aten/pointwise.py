@@ -151,33 +151,6 @@ def _square(call: Call, x: Value) -> Value:
     return call.b.mul(x, x)
 
 
-def _with_combined(op: str) -> Any:
-    """X and so many times y * z, or y / z."""
-
-    def add(call: Call, x: Value, y: Value, z: Value, value: Scalar = 1) -> Value:
-        b, dtype = call.b, call.dtype
-        combined = getattr(b, op)(call.value(y, dtype), call.value(z, dtype))
-        if value != 1:
-            combined = b.mul(combined, call.parameter(value))
-        return b.add(call.value(x, dtype), combined)
-
-    return add
-
-
-handles("addcmul.default")(_with_combined("mul"))
-handles("addcdiv.default")(_with_combined("div"))
-
-
-@handles(*overloads("lerp"))
-def _lerp(call: Call, x: Value, y: Value, weight: Operand) -> Value:
-    # from the nearer end, so that weights of 0 and 1 give the ends themselves
-    b, dtype = call.b, call.dtype
-    w = call.value(weight, dtype) if isinstance(weight, Value) else call.parameter(weight, dtype)
-    way = b.sub(y, x)
-    from_y = b.sub(y, b.mul(way, b.sub(call.value(1), w)))
-    return b.where(b.lt(b.abs(w), call.value(0.5)), b.add(x, b.mul(w, way)), from_y)
-
-
 # ---- one operand ---------------------------------------------------------------------------
 
 # on integers these give floats, the others keep the dtype

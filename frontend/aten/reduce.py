@@ -91,31 +91,11 @@ def _softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
     return call.b.softmax(call.value(x, call.dtype), axis=dim)
 
 
-@handles("_safe_softmax.default")
-def _safe_softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
-    # a row of minus infinities gives 0, not NaN
-    b, x = call.b, call.value(x, call.dtype)
-    lowest = call.value(float("-inf"))
-    hidden = b.eq(b.max(x, axes=(dim,), keepdims=True), lowest)
-    return b.where(hidden, call.value(0), b.softmax(x, axis=dim))
-
-
 @handles("log_softmax.int", "_log_softmax.default", of_numbers=True)
 def _log_softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
     b, x = call.b, call.value(x, call.dtype)
     shifted = b.sub(x, b.max(x, axes=(dim,), keepdims=True))
     return b.sub(shifted, b.log(b.sum(b.exp(shifted), axes=(dim,), keepdims=True)))
-
-
-@handles("logsumexp.default", of_numbers=True)
-def _logsumexp(call: Call, x: Value, dim: Axes, keepdim: bool = False) -> Value:
-    b, x, axes = call.b, call.value(x, call.dtype), axes_of(x, dim)
-    top = b.max(x, axes=axes, keepdims=True)
-    # an infinite maximum is taken as 0, so that infinity minus infinity does not arise
-    finite = b.lt(b.abs(top), call.value(float("inf")))
-    top = b.where(finite, top, call.value(0))
-    total = b.add(b.log(b.sum(b.exp(b.sub(x, top)), axes=axes, keepdims=True)), top)
-    return total if keepdim else call.reshape(total, call.shape)
 
 
 # ---- moments -------------------------------------------------------------------------------
@@ -192,11 +172,6 @@ def _norm(
         return fold(call, "sum", call.value(b.ne(x, call.value(0, x.dtype)), x.dtype), dim, keepdim)
     total = fold(call, "sum", b.pow(size, call.parameter(ord, x.dtype)), dim, keepdim)
     return b.pow(total, call.parameter(1 / ord, x.dtype))
-
-
-@handles("dist.default")
-def _dist(call: Call, x: Value, y: Value, p: Scalar = 2) -> Value:
-    return _norm(call, call.b.sub(x, y), p)
 
 
 @handles("_cdist_forward.default")

@@ -79,18 +79,6 @@ def _t(call: Call, x: Value) -> Value:
     return _transpose(call, x, -2, -1)
 
 
-@handles("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
-def _movedim(call: Call, x: Value, source: Any, destination: Any) -> Value:
-    rank = x.type.rank
-    sources = [a % rank for a in (source if isinstance(source, tuple) else (source,))]
-    targets = [
-        a % rank for a in (destination if isinstance(destination, tuple) else (destination,))
-    ]
-    rest = iter(axis for axis in range(rank) if axis not in sources)
-    moved = dict(zip(targets, sources))
-    return permute(call, x, [moved[i] if i in moved else next(rest) for i in range(rank)])
-
-
 @handles("expand.default", "broadcast_to.default", "expand_as.default", "expand_copy.default")
 def _expand(call: Call, x: Value, *_: Any, **__: Any) -> Value:
     return call.broadcast(x, call.shape)

@@ -1,14 +1,10 @@
 """fx graph modules go through the same importer."""
 
 import numpy as np
-import pytest
 import torch
 from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 
-from tilewright.frontend.fx import example_inputs, import_graph_module
 from tilewright.frontend.torch_export import import_module
-from tilewright.ir.errors import UnsupportedModel
 from tilewright.ir.evaluate import evaluate
 
 
@@ -34,7 +30,7 @@ def test_a_traced_module():
     traced = fx.symbolic_trace(model, concrete_args={"scale": None})
     x = torch.randn(3, 4).double()
     shapes = ({0: torch.export.Dim("n")}, None)
-    imported = import_graph_module(traced, (x, None), dynamic_shapes=shapes)
+    imported = import_module(traced, (x, None), dynamic_shapes=shapes)
     assert list(imported.graph.symbols) == ["n"]
     assert sorted(imported.weights) == sorted(dict(model.named_parameters()))
     for n in (1, 6):
@@ -47,23 +43,11 @@ def test_a_traced_module():
         np.testing.assert_allclose(out, model(x).detach().numpy(), rtol=1e-12)
 
 
-def test_examples_come_from_what_the_tracer_recorded():
-    traced = fx.symbolic_trace(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))
-    with pytest.raises(UnsupportedModel, match=r"not say what its inputs are(.|\n)*example inputs"):
-        import_graph_module(traced)
-    ShapeProp(traced).propagate(torch.randn(5, 4))
-    (example,) = example_inputs(traced)
-    assert (example.shape, example.dtype) == ((5, 4), torch.float32)
-    imported = import_graph_module(traced)
-    x = torch.randn(5, 4)
-    np.testing.assert_allclose(run(imported, x), traced(x).detach(), rtol=1e-5, atol=1e-6)
-
-
 def test_an_exported_programs_module():
     model = Model().double().eval()
     x = torch.randn(3, 4).double()
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
-    imported = import_graph_module(
+    imported = import_module(
         program.module(check_guards=False), (x,), dynamic_shapes=({0: torch.export.Dim("n")},)
     )
     np.testing.assert_allclose(run(imported, x), model(x).detach().numpy(), rtol=1e-12)
