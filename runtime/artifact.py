@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from ..ir.errors import ArtifactError, shown
 from ..ir.lazy_arrays import LazyArrays
@@ -39,10 +39,11 @@ from .storage import (
     HASH_CHUNK,
     MANIFEST,
     MAX_FILES,
+    Create,
     Hasher,
     Storage,
-    Writer,
     check_name,
+    damaged,
     digest,
     is_ours,
     new_storage,
@@ -106,8 +107,8 @@ def save_artifact(path: Path | str, artifact: Artifact) -> Path:
     A path that ends in .zip becomes one file. Weights that the program does not use are left out.
     """
     path, program = Path(path), artifact.program
-    with new_storage(path) as storage:
-        files = _Files(storage)
+    with new_storage(path) as create:
+        files = _Files(create)
         for name, content in files_of(artifact.programs).items():
             files.add(name, content)
         names = [name for stored in artifact.programs for name in stored.stored_names.values()]
@@ -133,7 +134,7 @@ def save_artifact(path: Path | str, artifact: Artifact) -> Path:
             "tools": artifact.facts.get("libraries", {}),
             "files": files.table,
         }
-        storage.add(MANIFEST, lambda stream: _write(stream, _json(manifest).encode()))
+        files.add(MANIFEST, manifest)
     return path
 
 
@@ -227,21 +228,13 @@ def check_machine(manifest: Mapping[str, Any], path: Path) -> None:
 
 def _read_manifest(storage: Storage) -> dict[str, Any]:
     size = storage.size(MANIFEST)
-    if size is None:
-        raise ArtifactError(
-            "this is no artifact",
-            where=str(storage.path),
-            facts=f"it has no {MANIFEST}",
-            fix="`tilewright compile` writes artifacts",
-        )
-    if size > MAX_JSON_BYTES:
-        raise _damaged(storage.path, f"{MANIFEST} has {size} bytes")
-    manifest = _parse(storage.map(MANIFEST), MANIFEST, storage.path)
+    manifest = _parse(storage.map(MANIFEST), MANIFEST, storage.path) if size is not None else {}
     if not isinstance(manifest, dict) or manifest.get("format") != "tilewright":
+        found = f"no {MANIFEST}" if size is None else f"a {MANIFEST}, which something else wrote"
         raise ArtifactError(
             "this is no artifact",
             where=str(storage.path),
-            facts=f"it has a {MANIFEST}, which something else wrote",
+            facts=f"it has {found}",
             fix="`tilewright compile` writes artifacts",
         )
     if manifest.get("version") != VERSION:
@@ -330,12 +323,7 @@ def _object(content: Any, name: str, path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, facts: str) -> ArtifactError:
-    return ArtifactError(
-        "the artifact is damaged",
-        where=str(path),
-        facts=facts,
-        fix="copy it again, or build it again",
-    )
+    return damaged("the artifact is", path, facts)
 
 
 # ---- writing -------------------------------------------------------------------------------
@@ -344,25 +332,23 @@ def _damaged(path: Path, facts: str) -> ArtifactError:
 class _Files:
     """Adds files, and keeps the table of them for the manifest."""
 
-    def __init__(self, storage: Writer):
-        self._storage = storage
+    def __init__(self, create: Create):
+        self._create = create
         self.table: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, content: Any) -> None:
         """A file of bytes, text or, for anything else, JSON."""
         text = content if isinstance(content, bytes | str) else _json(content)
         data = text.encode() if isinstance(text, str) else text
-        self._storage.add(name, lambda stream: _write(stream, data))
+        with self._create(name) as stream:
+            stream.write(data)
         self.table[name] = {"bytes": len(data), "sha256": digest(data)}
 
     def add_arrays(self, name: str, arrays: Mapping[str, Any], names: Sequence[str]) -> None:
-        lazy, hasher = LazyArrays.of(arrays, names), Hasher()
-        self._storage.add(name, lambda s: write_weights(hasher.over(s), lazy))
+        with self._create(name) as stream:
+            hasher = Hasher(stream)
+            write_weights(hasher, LazyArrays.of(arrays, names))
         self.table[name] = {"bytes": hasher.size, "sha256": hasher.hexdigest()}
-
-
-def _write(stream: IO[bytes], data: bytes) -> None:
-    stream.write(data)
 
 
 def _json(data: Any) -> str:

@@ -1,6 +1,6 @@
 """Calls of functions over arrays, and what they return held against what was declared."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from ..ir.binder import ArgumentSpec, Binder
 from ..ir.dim import symbol as make_symbol
 from ..ir.errors import DimError, ShapeError
-from ..ir.host_functions import Function
+from ..ir.host_functions import Function, find_named
 from ..ir.program import Buffer, Program
 from ..ir.steps import BindSize, FunctionCall
 
@@ -93,3 +93,24 @@ def checked_size(step: BindSize, binder: Binder, value: int) -> int:
             facts=error.facts,
             fix="give it data for which the size is in range",
         ) from None
+
+
+# ---- routines of libraries that come with the runtime --------------------------------------
+
+
+def find_routines(program: str, names: Iterable[str]) -> dict[str, Function]:
+    """The routines of these names; DeviceError naming all that this version does not have."""
+    return find_named(
+        ROUTINES,
+        names,
+        f"{program} uses {{}} library routines that are not here",
+        f"compile the program again with this version, which has {', '.join(ROUTINES)}",
+    )
+
+
+def _nonzero(x: np.ndarray) -> np.ndarray:
+    """Indices of the elements that are not zero: [count, rank], in row-major order."""
+    return np.argwhere(x).astype(np.int64, copy=False)
+
+
+ROUTINES: dict[str, Function] = {"numpy.nonzero": _nonzero}

@@ -10,19 +10,21 @@ import re
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
 from ..ir import abi
-from ..ir.errors import DeviceError, OutOfMemory
+from ..ir.errors import DeviceError
 from ..ir.program import ALIGNMENT, Program
 from ..ir.switches import get as get_switch
 from . import cgroup
-from .device import Launch, check_room
+from .device import Launch, check_room, no_memory
 
 # bytes and operations of a run that one core does in 100 us: waking others, and waiting for them
 # after each step, takes as long, and far longer where they have other work
 SHARED_WORK = 1 << 19
+Made = TypeVar("Made")
 CHECK_BYTES = 16 << 20  # smaller requests are not held against what the machine has left
 
 
@@ -74,13 +76,18 @@ def available_bytes() -> int:
 def host_array(shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:
     """A NumPy array, not filled. OutOfMemory when it is larger than the memory there is."""
     nbytes = math.prod(shape) * dtype.itemsize
+    return _made(nbytes, what, lambda: np.empty(shape, dtype))
+
+
+def _made(nbytes: int, what: str, make: Callable[[], Made]) -> Made:
+    """What `make` makes of so many bytes. OutOfMemory when they are more than there are."""
     available = available_bytes() if nbytes >= CHECK_BYTES else nbytes
     if nbytes > available:
-        raise _no_memory(nbytes, what, available)
+        raise no_memory(nbytes, what, "cpu", available)
     try:
-        return np.empty(shape, dtype)
+        return make()
     except (MemoryError, ValueError) as error:  # ValueError: more than an address can count
-        raise _no_memory(nbytes, what, available_bytes()) from error
+        raise no_memory(nbytes, what, "cpu", available_bytes()) from error
 
 
 class HostMemory:
@@ -116,13 +123,7 @@ class CpuDevice:
 
     def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> HostMemory:
         """See Device. Memory is always zero when new."""
-        available = available_bytes() if nbytes >= CHECK_BYTES else nbytes
-        if nbytes > available:
-            raise _no_memory(nbytes, what, available)
-        try:
-            return HostMemory(nbytes)
-        except (MemoryError, ValueError) as error:  # ValueError: more than an address can count
-            raise _no_memory(nbytes, what, available_bytes()) from error
+        return _made(nbytes, what, lambda: HostMemory(nbytes))
 
     def free_bytes(self) -> int:
         """Memory that this process can still have."""
@@ -158,15 +159,6 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Nothing to wait for: a run returns when it is done."""
-
-
-def _no_memory(nbytes: int, what: str, available: int) -> OutOfMemory:
-    return OutOfMemory(
-        f"no memory for {what}",
-        where="cpu",
-        facts=f"needed: {nbytes:,} bytes; available: {available:,} bytes",
-        fix="use smaller sizes (a smaller batch, context or pool), or free memory",
-    )
 
 
 class CpuModule:
@@ -236,7 +228,7 @@ class CpuPlan:
         status = self._library.run(self._steps_at, self._count, threads, nanoseconds)
         if status == abi.NO_MEMORY:
             needed = self._library.scratch_bytes(self._steps_at, self._count, threads)
-            raise _no_memory(needed, "the kernels' scratch", available_bytes())
+            raise no_memory(needed, "the kernels' scratch", "cpu", available_bytes())
         if status != abi.OK:
             raise DeviceError(
                 "the program's library refused a step",

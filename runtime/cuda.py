@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import DeviceError, OutOfMemory
+from ..ir.errors import DeviceError
 from ..ir.fork_lock import tell_after_fork
 from ..ir.program import Program
 from ..ir.target import target_of
 from .cuda_module import CudaModule
-from .device import check_room
+from .device import check_room, no_memory
 
 POOLED_BYTES = 32 << 20  # smaller requests come from a pool: outputs and inputs of every call
 KEPT_BYTES = 512 << 20  # of freed pool memory that is kept for the next request
@@ -139,12 +139,7 @@ class CudaDevice:
             error, address = driver.cuMemAlloc(size)
             free = self._free
         if int(error) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
-            raise OutOfMemory(
-                f"no memory for {what}",
-                where=self.name,
-                facts=f"needed: {nbytes:,} bytes; available: {self.free_bytes():,} bytes",
-                fix="use smaller sizes (a smaller batch, context or pool), or free memory",
-            )
+            raise no_memory(nbytes, what, self.name, self.free_bytes())
         address = self.check((error, address))
         memory = CudaMemory(int(address), nbytes, free)
         if zero:

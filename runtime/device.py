@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..ir.errors import OutOfMemory
 from ..ir.program import Kernel, Program
 
 
@@ -126,6 +127,16 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until everything asked for is done."""
         ...
+
+
+def no_memory(nbytes: int, what: str, where: str, available: int) -> OutOfMemory:
+    """The error where `what` needs `nbytes`, and the device has so many available."""
+    return OutOfMemory(
+        f"no memory for {what}",
+        where=where,
+        facts=f"needed: {nbytes:,} bytes; available: {available:,} bytes",
+        fix="use smaller sizes (a smaller batch, context or pool), or free memory",
+    )
 
 
 def check_room(memory: Memory, array: np.ndarray) -> None:

@@ -35,12 +35,11 @@ from ..ir.steps import (
 )
 from ..ir.target import get_target
 from .binding import Dims, Launches
-from .calls import Returned, checked_size, size_binder
+from .calls import Returned, checked_size, find_routines, size_binder
 from .communicator import Communicator, communicated, find_groups
 from .device import Device, Launch, LaunchPlan, Memory, Module, Place
 from .dlpack import CPU, View
 from .profile import StepProfile, of_launches
-from .routines import find_routines
 
 MAX_PLANS = 64  # of one group of launches, for sizes that changed; the least recently used go first
 

@@ -10,6 +10,7 @@ from ..ir.errors import ArtifactError, TilewrightError
 from ..ir.program import Buffer, Kernel, Program
 from .check_program import check_program
 from .plain_data import fields_to_plain, read_fields, read_plain, to_plain
+from .storage import PROGRAM, damaged
 
 # what reading data of a wrong form ends in; the last two: nested or large beyond all bounds
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, TilewrightError)
@@ -40,12 +41,8 @@ def program_from_json(
     except ArtifactError:
         raise
     except _DAMAGE as error:
-        raise ArtifactError(
-            "the stored program is damaged",
-            where="program.json",
-            facts=f"{type(error).__name__}: {str(error)[:300]}",
-            fix="copy the artifact again, or build it again",
-        ) from error
+        facts = f"{type(error).__name__}: {str(error)[:300]}"
+        raise damaged("the stored program is", PROGRAM, facts) from error
     check_program(program)
     return program
 

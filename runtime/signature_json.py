@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..ir.errors import ArtifactError, UnsupportedModel, listed, shown
+from ..ir.errors import UnsupportedModel, listed, shown
 from ..ir.program import Program
 from ..ir.signature import (
     KINDS,
@@ -20,6 +20,7 @@ from ..ir.signature import (
     callable_signature,
     path_to,
 )
+from .storage import damaged
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -56,12 +57,8 @@ def signature_from_json(data: Any, program: Program) -> Signature:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         problems = [f"{type(error).__name__}: {str(error)[:300]}"]
     if problems:
-        raise ArtifactError(
-            "the stored signature is damaged",
-            where=f"module.json, program {program.name}",
-            facts=listed(problems),
-            fix="copy the artifact again, or build it again",
-        )
+        where = f"module.json, program {program.name}"
+        raise damaged("the stored signature is", where, listed(problems))
     return signature
 
 

@@ -15,8 +15,9 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from ..ir.errors import ArtifactError
 from ..ir.program import ALIGNMENT
@@ -27,6 +28,12 @@ FORMAT = b'"tilewright"'  # stands at the beginning of a manifest
 MARK_BYTES = 200
 MAX_FILES = 100_000
 HASH_CHUNK = 16 << 20
+
+
+def damaged(what: str, where: Path | str, facts: str) -> ArtifactError:
+    """The error for a part of an artifact that is not what was written."""
+    fix = "copy the artifact again, or build it again"
+    return ArtifactError(f"{what} damaged", where=str(where), facts=facts, fix=fix)
 
 
 def check_name(name: str) -> str:
@@ -64,14 +71,9 @@ def digest(data: Any, hashed: Callable[[int], None] = lambda done: None) -> str:
 class Hasher:
     """`digest` of what is written through it."""
 
-    def __init__(self):
-        self.size = 0
+    def __init__(self, stream: IO[bytes]):
+        self.size, self._stream = 0, stream
         self._whole, self._chunk = hashlib.sha256(), hashlib.sha256()
-
-    def over(self, stream: IO[bytes]) -> "Hasher":
-        """Pass writes on to `stream`."""
-        self._stream = stream
-        return self
 
     def write(self, data: Any) -> None:
         """Write and hash."""
@@ -97,25 +99,7 @@ class Hasher:
 # ---- reading -------------------------------------------------------------------------------
 
 
-class Storage(Protocol):
-    """The files of an artifact."""
-
-    path: Path
-
-    def size(self, name: str) -> int | None:
-        """Bytes of a file, None when there is none of that name."""
-        ...
-
-    def map(self, name: str) -> Any:
-        """A file's content, mapped and not copied where it is large."""
-        ...
-
-    def stat(self, name: str) -> os.stat_result | None:
-        """What the system said of a mapped file when it was opened; None where it is no file."""
-        ...
-
-
-def open_storage(path: Path) -> Storage:
+def open_storage(path: Path) -> "Storage":
     """The directory or zip at `path`. ArtifactError when it is neither."""
     if path.is_dir():
         return _Directory(path)
@@ -130,6 +114,8 @@ def open_storage(path: Path) -> Storage:
 
 
 class _Directory:
+    """Files of an artifact, by name: their sizes and contents, large ones mapped, not copied."""
+
     def __init__(self, path: Path):
         self.path = path
         self._root = path.resolve()
@@ -147,6 +133,7 @@ class _Directory:
         return file
 
     def size(self, name: str) -> int | None:
+        """Bytes of a file, None when there is none of that name."""
         file = self._file(name)
         return file.stat().st_size if file.is_file() else None
 
@@ -156,10 +143,13 @@ class _Directory:
             return _map(file.fileno(), self._stats[name].st_size)
 
     def stat(self, name: str) -> os.stat_result | None:
+        """What the system said of a mapped file when it was opened; None where it is no file."""
         return self._stats.get(name)
 
 
 class _Zip:
+    """The same of a zip whose files are stored as they are."""
+
     def __init__(self, path: Path):
         self.path = path
         with path.open("rb") as file:
@@ -223,25 +213,20 @@ class _Zip:
         return None  # a part of one
 
 
+Storage = _Directory | _Zip
+
+
 def _map(descriptor: int, size: int) -> Any:
     return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
 
 
 # ---- writing -------------------------------------------------------------------------------
 
-Write = Callable[[IO[bytes]], None]
-
-
-class Writer(Protocol):
-    """Takes the files of a new artifact."""
-
-    def add(self, name: str, write: Write) -> None:
-        """Create a file; `write` is given it, open for writing."""
-        ...
+Create = Callable[[str], IO[bytes]]  # a file of a new artifact by its name, open for writing
 
 
 @contextmanager
-def new_storage(path: Path) -> Iterator[Writer]:
+def new_storage(path: Path) -> Iterator[Create]:
     """Write an artifact that appears at `path` whole, when the block ends well, or not at all.
 
     A path that ends in .zip becomes a zip. An artifact that is there already is replaced; anything
@@ -249,8 +234,8 @@ def new_storage(path: Path) -> Iterator[Writer]:
     """
     with _written(path):
         _check_replaceable(path)
-        with _new_files(path) as writer:
-            yield writer
+        with _new_files(path) as create:
+            yield create
 
 
 def check_writable(path: Path) -> None:
@@ -275,17 +260,17 @@ def _written(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _new_files(path: Path) -> Iterator[Writer]:
+def _new_files(path: Path) -> Iterator[Create]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as archive:
-                yield _ZipWriter(archive)
+                yield partial(_create_in_zip, archive)
             os.replace(temporary, path)
         else:
             temporary.mkdir()
-            yield _DirectoryWriter(temporary)
+            yield partial(_create_in, temporary)
             _replace_directory(temporary, path)
     finally:  # also after Ctrl-C: nothing half-written stays
         if temporary.is_dir():
@@ -338,31 +323,20 @@ def _replace_directory(new: Path, path: Path) -> None:
     shutil.rmtree(old)
 
 
-class _DirectoryWriter:
-    def __init__(self, root: Path):
-        self._root = root
-
-    def add(self, name: str, write: Write) -> None:
-        file = self._root / check_name(name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("xb") as stream:
-            write(stream)
+def _create_in(root: Path, name: str) -> IO[bytes]:
+    file = root / check_name(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file.open("xb")
 
 
-class _ZipWriter:
-    def __init__(self, archive: zipfile.ZipFile):
-        self._archive = archive
-
-    def add(self, name: str, write: Write) -> None:
-        # a fixed date, so that equal artifacts are equal files
-        entry = zipfile.ZipInfo(check_name(name), (1980, 1, 1, 0, 0, 0))
-        entry.external_attr = 0o644 << 16
-        # the content starts at a multiple of ALIGNMENT, so that it can be used where it lies
-        header_bytes = 30 + len(name.encode()) + 20  # fixed part, name, sizes of 64 bits
-        end_of_header = self._archive.start_dir + header_bytes
-        gap = -end_of_header % ALIGNMENT
-        if gap:
-            gap += ALIGNMENT if gap < 4 else 0
-            entry.extra = struct.pack("<HH", 0xD935, gap - 4) + b"\0" * (gap - 4)
-        with self._archive.open(entry, "w", force_zip64=True) as stream:
-            write(stream)
+def _create_in_zip(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    # a fixed date, so that equal artifacts are equal files
+    entry = zipfile.ZipInfo(check_name(name), (1980, 1, 1, 0, 0, 0))
+    entry.external_attr = 0o644 << 16
+    # the content starts at a multiple of ALIGNMENT, so that it can be used where it lies
+    header_bytes = 30 + len(name.encode()) + 20  # fixed part, name, sizes of 64 bits
+    gap = -(archive.start_dir + header_bytes) % ALIGNMENT
+    if gap:
+        gap += ALIGNMENT if gap < 4 else 0
+        entry.extra = struct.pack("<HH", 0xD935, gap - 4) + b"\0" * (gap - 4)
+    return archive.open(entry, "w", force_zip64=True)

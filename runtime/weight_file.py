@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..ir.errors import ArtifactError
 from ..ir.lazy_arrays import LazyArrays
 from ..ir.program import ALIGNMENT
 from ..ir.safetensors import DamagedHeader, read_header
 from ..ir.types import SAFETENSORS
+from .storage import damaged
 
 PAD = "__pad_"
 _OF = {dtype: name for name, dtype in SAFETENSORS.items()}
@@ -53,9 +53,7 @@ def read_weights(data: Any, where: str) -> dict[str, np.ndarray]:
     try:
         entries = read_header(data)
     except DamagedHeader as error:
-        raise ArtifactError(
-            "the weights are damaged", where=where, facts=error.facts, fix="copy the artifact again"
-        ) from error
+        raise damaged("the weights are", where, error.facts) from error
     return {e.name: e.view(data) for e in entries.values() if not e.name.startswith(PAD)}
 
 

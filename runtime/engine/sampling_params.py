@@ -13,6 +13,7 @@ MAX_TEXTS = 16  # stop strings a request may have
 MAX_STOP_CHARS = 1024  # of one: each new token is compared with all their beginnings
 MAX_CHOICES = 128  # n
 MAX_LOGPROBS = 20
+_MAY_BE_NONE = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,16 @@ class SamplingParams:
             put("logit_bias", {int(k): float(v) for k, v in self.logit_bias.items()})
 
     def _problems(self):
-        yield from _integers(self, n=(1, MAX_CHOICES), top_k=(0, None), min_tokens=(0, None))
-        if self.max_tokens is not None:
-            yield from _integers(self, max_tokens=(1, None))
-        if self.seed is not None:
-            yield from _integers(self, seed=(-(2**63), 2**63 - 1))
-        if self.logprobs is not None:
-            yield from _integers(self, logprobs=(0, MAX_LOGPROBS))
-        if self.prompt_logprobs is not None:
-            yield from _integers(self, prompt_logprobs=(0, MAX_LOGPROBS))
+        yield from _integers(
+            self,
+            n=(1, MAX_CHOICES),
+            top_k=(0, None),
+            min_tokens=(0, None),
+            max_tokens=(1, None),
+            seed=(-(2**63), 2**63 - 1),
+            logprobs=(0, MAX_LOGPROBS),
+            prompt_logprobs=(0, MAX_LOGPROBS),
+        )
         yield from _reals(
             self,
             temperature=(0.0, 100.0),
@@ -188,6 +190,8 @@ def _is_finite(value: Any) -> bool:
 def _integers(params: SamplingParams, **ranges: tuple[int, int | None]):
     for name, (low, high) in ranges.items():
         value = getattr(params, name)
+        if value is None and name in _MAY_BE_NONE:
+            continue
         top = "" if high is None else f" to {high}"
         if not _is_integer(value) or value < low or (high is not None and value > high):
             yield f"{name} is {value!r}, must be a whole number from {low}{top}"

@@ -1,41 +1,21 @@
 """TextDeltas: one completion, piece by piece."""
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Seq
-from typing import Protocol
+from typing import Any
 
 from ...ir.progress import Progress, unwatched
 from .outputs import CompletionOutput
 from .sequence import Sequence
 
 
-class Owner(Protocol):
-    """The `LLM` whose engine computes the completion; safe to ask in several threads."""
-
-    def completion(self, sequence: Sequence) -> CompletionOutput:
-        """What a sequence has come to so far."""
-        ...
-
-    def advance(self, sequence: Sequence) -> None:
-        """Make a step, unless the sequence is finished."""
-        ...
-
-    def abort(self, sequences: Seq[Sequence]) -> None:
-        """End sequences now."""
-        ...
-
-    def drop(self, sequence: Sequence) -> None:
-        """End a sequence at the next step: the collector may come in the middle of one."""
-        ...
-
-
 class TextDeltas:
     """The pieces of one completion as they become certain; joined, they are its text.
 
-    `output` is the completion so far. Closing it, or dropping it, frees its pages.
+    `output` is the completion so far. Closing it, or dropping it, frees its pages. `llm` is the
+    `EngineLLM` whose engine computes them; several threads may ask it.
     """
 
-    def __init__(self, llm: Owner, sequence: Sequence, progress: Progress = unwatched):
+    def __init__(self, llm: Any, sequence: Sequence, progress: Progress = unwatched):
         self._llm, self._sequence, self._progress = llm, sequence, progress
 
     def __iter__(self) -> Iterator[str]:

@@ -64,7 +64,7 @@ def test_hash_of_pieces_is_the_hash_of_the_whole(size):
             pass
 
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
-    hasher = Hasher().over(Sink())
+    hasher = Hasher(Sink())
     for at in range(0, size, 5_000_001):
         hasher.write(data[at : at + 5_000_001])
     assert hasher.hexdigest() == digest(data)
