@@ -24,7 +24,7 @@ from ..loops import (
 )
 from .body import Body
 from .names import constant, dim_text, value_type
-from .scalars import apply
+from .scalars import TABLE
 
 NOTHING: frozenset = frozenset()
 TYPED = frozenset("div floordiv mod pow minimum maximum where".split())  # take no bare literals
@@ -132,7 +132,7 @@ class Env:
             texts = [self._typed(v.text, a) for v, a in zip(values, args)]
         elif fn in TYPED or typed.dtype == f64:
             texts = [self._typed(t, a) for t, a in zip(texts, args)]
-        return self._named(apply(fn, typed.dtype, texts), values)
+        return self._named(TABLE[fn](typed.dtype, *texts), values)
 
     def _typed(self, text: str, element: Element) -> str:
         return self._full(text, element.dtype) if isinstance(element, Const) else text

@@ -176,6 +176,11 @@ def _call(name: str) -> Callable[..., str]:
     return lambda dtype, *args: f"{name}({', '.join(args)})"
 
 
+def _by_kind(name: str) -> Callable[..., str]:
+    """What rounds down: a function of floats and one of integers."""
+    return lambda dtype, a, b: f"{name}_{'floats' if dtype.is_float else 'down'}({a}, {b})"
+
+
 def _extremum(name: str) -> Callable[..., str]:
     def text(dtype: DType, a: str, b: str) -> str:
         nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype.is_float else ""
@@ -184,74 +189,35 @@ def _extremum(name: str) -> Callable[..., str]:
     return text
 
 
-def _div(dtype: DType, a: str, b: str) -> str:
-    return f"tl.div_rn({a}, {b})" if dtype == f32 else f"{a} / {b}"
-
-
-def _sqrt(dtype: DType, x: str) -> str:
-    return f"tl.sqrt_rn({x})" if dtype == f32 else f"tl.sqrt({x})"
-
-
-def _floordiv(dtype: DType, a: str, b: str) -> str:
-    return f"floordiv_{'floats' if dtype.is_float else 'down'}({a}, {b})"
-
-
-def _mod(dtype: DType, a: str, b: str) -> str:
-    return f"mod_{'floats' if dtype.is_float else 'down'}({a}, {b})"
-
-
 def _round(dtype: DType, x: str) -> str:
     magic = 1.5 * 2.0 ** (52 if dtype == f64 else 23)
     return f"round_even({x}, {magic!r})"
 
 
+_OPERATORS = {
+    "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "and": "&", "or": "|", "xor": "^", "shift_right": ">>",
+}  # fmt: skip
+_OF_TRITON = "where abs exp exp2 log log2 rsqrt sin cos erf floor ceil".split()
+_OWN = "log10 log1p expm1 tanh".split()  # of the prelude
+
 # name -> function of (dtype of the arguments, their texts)
 TABLE: dict[str, Callable[..., str]] = {
-    "add": lambda dtype, a, b: f"{a} {'|' if dtype.kind == 'bool' else '+'} {b}",  # bits would wrap
-    "sub": _infix("-"),
-    "mul": _infix("*"),
-    "div": _div,
-    "floordiv": _floordiv,
-    "mod": _mod,
-    "neg": lambda dtype, x: f"-{x}",
-    "lt": _infix("<"),
-    "le": _infix("<="),
-    "gt": _infix(">"),
-    "ge": _infix(">="),
-    "eq": _infix("=="),
-    "ne": _infix("!="),
-    "and": _infix("&"),
-    "or": _infix("|"),
-    "xor": _infix("^"),
-    "shift_right": _infix(">>"),
-    "not": lambda dtype, x: f"{x} == 0" if dtype.kind == "bool" else f"~{x}",
-    "where": _call("tl.where"),
+    **{name: _infix(operator) for name, operator in _OPERATORS.items()},
+    **{name: _call(f"tl.{name}") for name in _OF_TRITON},
+    **{name: _call(name) for name in _OWN},
+    "pow": _call("power"),
+    "floordiv": _by_kind("floordiv"),
+    "mod": _by_kind("mod"),
     "minimum": _extremum("minimum"),
     "maximum": _extremum("maximum"),
-    "abs": _call("tl.abs"),
-    "exp": _call("tl.exp"),
-    "exp2": _call("tl.exp2"),
-    "log": _call("tl.log"),
-    "log2": _call("tl.log2"),
-    "log10": _call("log10"),
-    "log1p": _call("log1p"),
-    "expm1": _call("expm1"),
-    "sqrt": _sqrt,
-    "rsqrt": _call("tl.rsqrt"),
-    "sin": _call("tl.sin"),
-    "cos": _call("tl.cos"),
-    "tanh": _call("tanh"),
-    "erf": _call("tl.erf"),
+    "add": lambda dtype, a, b: f"{a} {'|' if dtype.kind == 'bool' else '+'} {b}",  # bits would wrap
+    "div": lambda dtype, a, b: f"tl.div_rn({a}, {b})" if dtype == f32 else f"{a} / {b}",
+    "sqrt": lambda dtype, x: f"tl.sqrt_rn({x})" if dtype == f32 else f"tl.sqrt({x})",
+    "neg": lambda dtype, x: f"-{x}",
+    "not": lambda dtype, x: f"{x} == 0" if dtype.kind == "bool" else f"~{x}",
     "sigmoid": lambda dtype, x: f"1.0 / (1.0 + tl.exp(-{x}))",
-    "floor": _call("tl.floor"),
-    "ceil": _call("tl.ceil"),
     "round": _round,
     "trunc": lambda dtype, x: f"tl.where({x} < 0, tl.ceil({x}), tl.floor({x}))",
-    "pow": _call("power"),
     "isnan": lambda dtype, x: f"{x} != {x}",
 }
-
-
-def apply(fn: str, dtype: DType, args: list[str]) -> str:
-    """The text of `fn` over arguments (names or literals) of `dtype`."""
-    return TABLE[fn](dtype, *args)
