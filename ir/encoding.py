@@ -5,9 +5,8 @@ side by side, zero where N is not a multiple; a kernel then reads whole cache li
 `panel32i`, for elements of 16 bits, is the same with each line interleaved, row j beside row
 j + 16, so that one load of 32-bit lanes holds two vectors of rows (in the low and the high halves).
 
-Packing. Elements of fewer than 8 bits share bytes. Elements `stride` apart lie in one byte, the
-first in its lowest bits: 1 is neighbours side by side, 16 a block of 32 elements of 4 bits whose
-first half lies in the low halves of 16 bytes (as in GGUF). A row ends with its last block.
+Packing. Elements of fewer than 8 bits share bytes: neighbours, the first in the lowest bits. A row
+ends with its last byte.
 
 Meaning. Of codes, (code - zero) * scale is the value (the op `dequantize`): `group` neighbours
 along the last axis share them, and `scale` and `zero` name the tensors that hold them.
@@ -19,7 +18,6 @@ from math import prod
 import numpy as np
 
 from .dim import Dim, ceildiv, floordiv, mod
-from .dim import evaluate as evaluate_dim
 from .indexing import linearize
 from .types import DType, TensorType, u8
 
@@ -30,10 +28,9 @@ ORDERS = ("rows", "panel32", "panel32i")
 
 @dataclass(frozen=True)
 class Encoding:
-    """Order, packing and meaning of a tensor's elements; its dtype says how many bits each has."""
+    """Order and meaning of a tensor's elements; its dtype says how many bits each has."""
 
     order: str = "rows"
-    stride: int = 1
     group: int = 0  # 0: the elements are the values
     scale: str | None = None
     zero: str | None = None
@@ -41,8 +38,8 @@ class Encoding:
     def __post_init__(self):
         if self.order not in ORDERS:
             raise ValueError(f"no order of elements {self.order!r}: there are {', '.join(ORDERS)}")
-        if self.stride < 1 or self.group < 0 or (self.group > 0) != (self.scale is not None):
-            raise ValueError(f"{self} is no encoding: a stride is 1 or more, a group has a scale")
+        if self.group < 0 or (self.group > 0) != (self.scale is not None):
+            raise ValueError(f"{self} is no encoding: a group of 1 or more has a scale")
 
     @property
     def is_panel(self) -> bool:
@@ -61,7 +58,7 @@ class Encoding:
         if not type.dtype.is_packed:
             return type
         *batch, k = type.shape or (1,)
-        return TensorType((*batch, self._row_bytes(k, type.dtype)), u8)
+        return TensorType((*batch, type.dtype.size(k)), u8)
 
     def nbytes(self, type: TensorType) -> Dim:
         """Bytes in memory, padding included."""
@@ -75,12 +72,10 @@ class Encoding:
         bit: Dim = 0
         if type.dtype.is_packed and shape:
             *batch, k = shape
-            shape = (*batch, self._row_bytes(k, type.dtype))
-            block = self.stride * (8 // type.dtype.bits)  # elements
-            within = mod(index[-1], block)
-            byte = floordiv(index[-1], block) * self.stride + mod(within, self.stride)
-            bit = floordiv(within, self.stride) * type.dtype.bits
-            index = (*index[:-1], byte)
+            *outer, last = index
+            per = 8 // type.dtype.bits
+            shape, index = (*batch, type.dtype.size(k)), (*outer, floordiv(last, per))
+            bit = mod(last, per) * type.dtype.bits
         return linearize(index, shape), bit
 
     def pack(self, array: np.ndarray, dtype: DType) -> np.ndarray:
@@ -88,22 +83,9 @@ class Encoding:
         if self.is_panel:
             return _to_panels(array, self._lanes())
         if dtype.is_packed:
-            return self._to_bytes(array, dtype)
+            return _to_bytes(array, dtype)
         # ascontiguousarray makes a vector of a scalar
         return np.ascontiguousarray(array).reshape(array.shape)
-
-    def unpack(self, stored: np.ndarray, type: TensorType) -> np.ndarray:
-        """The inverse of `pack` for a tensor of `type`."""
-        shape = tuple(evaluate_dim(d, {}) for d in type.shape)
-        if not self.is_panel and type.dtype.is_packed:
-            return self._from_bytes(stored, shape, type.dtype)
-        if not self.is_panel:
-            return stored.reshape(shape)
-        *batch, n, k = shape
-        panels = stored.reshape(prod(batch), -(-n // PANEL), k, PANEL)
-        rows = np.empty((*panels.shape[:2], PANEL, k), stored.dtype)
-        rows[:, :, self._lanes()] = panels.transpose(0, 1, 3, 2)
-        return rows.reshape(prod(batch), len(rows[0]) * PANEL, k)[:, :n].reshape(shape)
 
     # ---- panels ----
 
@@ -121,39 +103,22 @@ class Encoding:
         order = np.arange(PANEL)
         return order.reshape(2, -1).T.reshape(-1) if self.order == "panel32i" else order
 
-    # ---- elements that share bytes ----
-
-    def _row_bytes(self, k: Dim, dtype: DType) -> Dim:
-        return ceildiv(k, self.stride * (8 // dtype.bits)) * self.stride
-
-    def _to_bytes(self, array: np.ndarray, dtype: DType) -> np.ndarray:
-        per, *batch, k = 8 // dtype.bits, *(array.shape or (1,))
-        blocks = -(-k // (self.stride * per))
-        codes = np.zeros((*batch, blocks * per * self.stride), np.uint8)
-        codes[..., :k] = array.astype(np.int8).astype(np.uint8) & (2**dtype.bits - 1)
-        codes = codes.reshape(*batch, blocks, per, self.stride)
-        shifts = np.arange(per, dtype=np.uint8)[:, None] * np.uint8(dtype.bits)
-        return np.bitwise_or.reduce(codes << shifts, axis=-2).reshape(*batch, blocks * self.stride)
-
-    def _from_bytes(self, stored: np.ndarray, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-        per, *batch, k = 8 // dtype.bits, *(shape or (1,))
-        blocks = -(-k // (self.stride * per))
-        shifts = np.arange(per, dtype=np.uint8)[:, None] * np.uint8(dtype.bits)
-        codes = stored.reshape(*batch, blocks, 1, self.stride) >> shifts
-        codes = codes.reshape(*batch, blocks * per * self.stride)[..., :k] & (2**dtype.bits - 1)
-        sign = np.int8(1 << (dtype.bits - 1) if dtype.kind == "int" else 0)
-        return ((codes.astype(np.int8) ^ sign) - sign).astype(dtype.numpy).reshape(shape)
-
     def __str__(self) -> str:
         text = self.order
-        if self.stride != 1:
-            text += f", {self.stride} apart"
         if self.group:
             text += f", groups of {self.group} by {self.scale}"
         return text + (f" from {self.zero}" if self.zero is not None else "")
 
 
 ROWS = Encoding()
+
+
+def _to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
+    per, *batch, k = 8 // dtype.bits, *(array.shape or (1,))
+    codes = np.zeros((*batch, dtype.size(k) * per), np.uint8)
+    codes[..., :k] = array.astype(np.int8).astype(np.uint8) & (2**dtype.bits - 1)
+    shifts = np.arange(per, dtype=np.uint8) * np.uint8(dtype.bits)
+    return np.bitwise_or.reduce(codes.reshape(*batch, dtype.size(k), per) << shifts, axis=-1)
 
 
 def _to_panels(array: np.ndarray, lanes: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Encodings: packed and unpacked again, and each element found where `place` says."""
+"""Encodings: packed, and each element found where `place` says."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from tilewright.ir.evaluate import evaluate as run
 from tilewright.ir.types import DTYPES, TensorType, bf16, f32, i2, i4, i8, i32, u2, u4, u8
 
 PACKED = (i4, u4, i2, u2)
-SHAPES = ((), (1,), (7,), (0,), (3, 0), (3, 5), (2, 3, 33), (4, 64))
+SHAPES = ((), (1,), (7,), (0,), (3, 0), (3, 5), (2, 3, 33), (2, 40, 5))
 
 
 def codes(shape, dtype, seed=0) -> np.ndarray:
@@ -25,7 +25,7 @@ def codes(shape, dtype, seed=0) -> np.ndarray:
 
 
 def encodings(type: TensorType) -> list[Encoding]:
-    found = [ROWS, Encoding(stride=16), Encoding(stride=3)] if type.dtype.is_packed else [ROWS]
+    found = [ROWS]
     if len(type.shape) >= 2 and not type.dtype.is_packed:
         found += [Encoding("panel32"), Encoding("panel32i")]
     return found
@@ -33,30 +33,15 @@ def encodings(type: TensorType) -> list[Encoding]:
 
 @pytest.mark.parametrize("dtype", [*PACKED, bf16, i8], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_there_and_back(shape, dtype):
-    type = TensorType(shape, dtype)
-    array = codes(shape, dtype if dtype.is_integer else i8).astype(dtype.numpy)
-    for encoding in encodings(type):
-        stored = encoding.pack(array, dtype)
-        assert (stored.shape, stored.dtype) == (
-            encoding.stored(type).shape,
-            encoding.stored(type).dtype.numpy,
-        )
-        assert stored.nbytes == encoding.nbytes(type)
-        again = encoding.unpack(stored, type)
-        assert again.dtype == array.dtype
-        np.testing.assert_array_equal(again, array)
-
-
-@pytest.mark.parametrize("dtype", [*PACKED, bf16], ids=str)
-@pytest.mark.parametrize("shape", [(7,), (2, 3, 33), (2, 40, 5)], ids=str)
 def test_elements_lie_where_they_are_said_to(shape, dtype):
     type = TensorType(shape, dtype)
-    array = codes(shape, dtype if dtype.is_integer else i8, 1).astype(dtype.numpy)
+    array = codes(shape, dtype if dtype.is_integer else i8).astype(dtype.numpy)
     index = tuple(symbol(f"i{axis}") for axis in range(len(shape)))
     for encoding in encodings(type):
-        stored = encoding.pack(array, dtype).reshape(-1)
-        offset, bit = encoding.place(type, index)
+        packed, expected = encoding.pack(array, dtype), encoding.stored(type)
+        assert (packed.shape, packed.dtype) == (expected.shape, expected.dtype.numpy)
+        assert packed.nbytes == encoding.nbytes(type)
+        stored, (offset, bit) = packed.reshape(-1), encoding.place(type, index)
         for at in itertools.product(*map(range, shape)):
             values = {f"i{axis}": i for axis, i in enumerate(at)}
             element = stored[evaluate(offset, values)]
@@ -65,12 +50,9 @@ def test_elements_lie_where_they_are_said_to(shape, dtype):
             assert element == array[at]
 
 
-def test_neighbours_share_a_byte_low_bits_first_and_halves_of_a_block_as_in_gguf():
+def test_neighbours_share_a_byte_low_bits_first():
     array = np.arange(32, dtype=np.uint8) % 16
     assert list(ROWS.pack(array, u4)[:2]) == [0x10, 0x32]
-    block = Encoding(stride=16).pack(array[::-1] % 16, u4)
-    assert list(block & 15) == list(array[::-1][:16])
-    assert list(block >> 4) == list(array[::-1][16:])
     assert list(ROWS.pack(np.array([-1, 3, -8]), i4)) == [0x3F, 0x08]
 
 
@@ -88,12 +70,12 @@ def test_sizes_in_bytes(dtype):
     assert ROWS.nbytes(TensorType((6, 9), dtype)) == TensorType((6, 9), dtype).nbytes
 
 
-GROUPED = Encoding(stride=16, group=32, scale="w.scale", zero="w.zero")
+GROUPED = Encoding(group=32, scale="w.scale", zero="w.zero")
 
 
 def test_encodings_as_text_and_what_is_none():
-    assert str(GROUPED) == "rows, 16 apart, groups of 32 by w.scale from w.zero"
-    for wrong in ({"order": "tiles"}, {"stride": 0}, {"group": 32}, {"scale": "s"}):
+    assert str(GROUPED) == "rows, groups of 32 by w.scale from w.zero"
+    for wrong in ({"order": "tiles"}, {"group": -1}, {"group": 32}, {"scale": "s"}):
         with pytest.raises(ValueError, match=r"no order of elements 'tiles'|is no encoding"):
             Encoding(**wrong)
 

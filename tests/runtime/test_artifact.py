@@ -174,9 +174,9 @@ def test_program_json_is_plain_and_round_trips():
         (lambda d: d.update(arena_bytes=2.5), "2.5 is no dim"),
         (lambda d: d.update(arena_bytes=None), "None is no dim"),
         (lambda d: d["buffers"][0]["type"].update(dtype="f31"), "KeyError: 'f31'"),
-        (lambda d: d["buffers"][0]["encoding"].update(stride=0), "is no encoding"),
+        (lambda d: d["buffers"][0]["encoding"].update(group=-1), "is no encoding"),
         (lambda d: d["buffers"][0].update(encoding={"bits": 4}), "KeyError: 'order'"),
-        (lambda d: d["buffers"][0]["encoding"].update(stride=True), "True is not of type"),
+        (lambda d: d["buffers"][0]["encoding"].update(group=True), "True is not of type"),
         (
             lambda d: [
                 d["buffers"][0]["encoding"].update(order="panel32"),
