@@ -243,10 +243,10 @@ class _Place(IndexContext):
     def facts(self) -> Facts:  # type: ignore[override]
         return self.inliner.facts
 
-    def lookup(self, operand: int, index: At, size: Dim, *, wraps: bool = False) -> Dim:
+    def lookup(self, operand: int, index: At, size: Dim) -> Dim:
         value = self.node.operands[operand]
         element = self.inliner.element(value, index)
-        checked = self.inliner.checked(element, self.node, value, size, wraps=wraps)
+        checked = self.inliner.checked(element, self.node, value, size)
         if checked is not element and not self.inliner.graph.facts.proved_le(1, size):
             self.unproved.append((size, checked))
         return self.inliner.indirect_symbol(checked)

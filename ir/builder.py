@@ -34,11 +34,8 @@ def _packed_problem(op: Op, operands: Sequence[Value]) -> str | None:
 
 
 def _names(op: Op, operands: Sequence[Value]) -> list[str]:
-    if op.is_variadic:
-        return [f"operand {i}" for i in range(len(operands))]
-    return [
-        op.operands[i] if i < len(op.operands) else f"operand {i}" for i in range(len(operands))
-    ]
+    names = () if op.is_variadic else op.operands
+    return [*names[: len(operands)], *(f"operand {i}" for i in range(len(names), len(operands)))]
 
 
 def complete_attrs(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,15 +28,14 @@ def evaluate(
     states: Arrays | None = None,
     *,
     precision: type | None = np.float64,
-    on_node: Callable[[Node, tuple[np.ndarray, ...]], None] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Outputs and new states of `graph`.
 
     Floats are computed in `precision` throughout (float64 by default), which rounds nothing to the
     declared dtypes; with None every value is rounded to its declared dtype. `weights` is a mapping
-    or a function from name to array. Nothing given is changed. `on_node` sees each node's results.
-    `sizes` gives symbols that no argument determines.
+    or a function from name to array. Nothing given is changed. `sizes` gives symbols that no
+    argument determines.
     """
     states = states or {}
     arguments = [(v, inputs[v.name or ""]) for v in graph.inputs] + [
@@ -54,8 +53,6 @@ def evaluate(
         results = evaluate_node(
             node, [env[v] for v in node.operands], values, precision, graph.symbols
         )
-        if on_node is not None:
-            on_node(node, results)
         env.update(zip(node.results, results))
         for value in last_use.get(index, ()):
             env.pop(value, None)
@@ -179,13 +176,11 @@ def _widen(operands: list[np.ndarray], precision: type | None) -> list[np.ndarra
     # half-precision references compute in float32, as kernels do; the result is rounded after
     if precision is not None:
         return operands
+    types = (dtype_of(a.dtype) for a in operands)
     return [
-        a.astype(np.float32) if a.dtype.itemsize < 4 and _is_float(a.dtype) else a for a in operands
+        a.astype(np.float32) if t is not None and t.is_float and t.bits < 32 else a
+        for a, t in zip(operands, types)
     ]
-
-
-def _is_float(dtype: np.dtype) -> bool:
-    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float8"))
 
 
 def _as_declared(array: np.ndarray, dtype: DType, precision: type | None) -> np.ndarray:

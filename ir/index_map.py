@@ -73,7 +73,7 @@ class IndexContext:
     def __init__(self, result: TensorType, facts: AxisFacts):
         self.result, self.facts = result, facts
 
-    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
+    def lookup(self, operand: int, index: Index, size: Dim) -> Dim:
         """An element of an operand, which is `Checked`, as part of an index."""
         raise AssertionError("a view reads no operand as an index")
 
@@ -112,7 +112,7 @@ class SymbolContext(IndexContext):
         self.lookups: dict[str, tuple[int, Index]] = {}
         self.mapped = map_index(node, self, self.index)
 
-    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
+    def lookup(self, operand: int, index: Index, size: Dim) -> Dim:
         name = f"_g{len(self.lookups)}"
         self.lookups[name] = operand, index
         return symbol(name)

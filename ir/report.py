@@ -46,11 +46,9 @@ class Report:
     @property
     def fired(self) -> dict[str, int]:
         """How often each rule fired, over all steps, as 'pass: rule'."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for each in self.passes:
-            for rule, count in each.findings.fired.items():
-                key = f"{each.name}: {rule}"
-                total[key] = total.get(key, 0) + count
+            total.update({f"{each.name}: {r}": n for r, n in each.findings.fired.items()})
         return total
 
     def __str__(self) -> str:

@@ -215,9 +215,9 @@ class _Lookups(IndexContext):
         self.result, self.facts = node.results[0].type, reader.facts
         self.failed = False
 
-    def lookup(self, operand: int, index: Index, size: Dim, *, wraps: bool = False) -> Dim:
+    def lookup(self, operand: int, index: Index, size: Dim) -> Dim:
         found = self.reader.integer(self.node.operands[operand], index)
-        self.failed = self.failed or found is None or wraps
+        self.failed = self.failed or found is None
         return 0 if found is None else found
 
 

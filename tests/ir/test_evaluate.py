@@ -78,15 +78,6 @@ def test_sizes_are_bound_and_checked():
         evaluate(graph, {"x": np.zeros((5, 2))})
 
 
-def test_each_node_can_be_watched():
-    b = Builder()
-    x = b.input("x", (2,))
-    graph = b.graph([b.exp(b.neg(x))])
-    seen = []
-    evaluate(graph, {"x": np.zeros(2)}, on_node=lambda n, r: seen.append((n.op.name, r[0][0])))
-    assert seen == [("neg", 0.0), ("exp", 1.0)]
-
-
 def test_a_reference_of_the_wrong_shape_is_an_error(monkeypatch):
     b = Builder()
     x = b.input("x", (2, 3))

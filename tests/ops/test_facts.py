@@ -49,7 +49,7 @@ class Concrete(IndexContext):
         self.arrays = arrays
         self.result, self.facts = node.results[0].type, Facts({})
 
-    def lookup(self, operand, index, size, *, wraps=False):
+    def lookup(self, operand, index, size, wraps=False):
         found = int(self.read(operand, index))
         assert -size * wraps <= found < size
         return found + size * (wraps and found < 0)
@@ -66,7 +66,7 @@ class Concrete(IndexContext):
             case Fill(value) | Number(value):
                 return value
             case Checked(operand, index, size, wraps):
-                return self.lookup(operand, index, size, wraps=wraps)
+                return self.lookup(operand, index, size, wraps)
             case Choose(lhs, rhs, then, other):
                 return self.value(then if lhs < rhs else other)
 
