@@ -68,13 +68,13 @@ def stores_after(
             for result in results
             if (path := path_between(inliner, result, output)) is not None
         )
-        made.append(store_at(inliner, output, forward_index(inliner, path, start, index)))
+        place = forward_index(inliner, path, start, index)
+        made.append(store_at(inliner, output, place, inliner.element(output, place)))
     return tuple(made)
 
 
-def store_at(inliner: Inliner, output: Value, index: tuple[Dim, ...]) -> Store:
+def store_at(inliner: Inliner, output: Value, index: tuple[Dim, ...], value: Element) -> Store:
     """The store of an output's element at `index`."""
-    value = inliner.element(output, index)
     return Store(inliner.param(output, is_written=True), linearize(index, output.shape), value)
 
 

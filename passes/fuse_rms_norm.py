@@ -31,10 +31,10 @@ def weighted(b: Builder, x: Value, ones: Value, weight: Value, norm: Node, root:
     if constant_of(ones) != 1:
         return None  # it has its weight
     if weight.shape != x.shape[-1:]:
-        return Decline(f"the factor is not a weight of the last axis: {_shape(weight)}")
+        return Decline(f"the factor is {weight.type}, not a weight of the last axis")
     if weight.dtype == x.dtype:
         return b.rms_norm(x, weight, eps=norm.attrs["eps"])
-    narrow = uncast(x)
+    narrow = x.node.operands[0] if x.node is not None and x.node.op.name == "cast" else x
     if narrow.dtype == weight.dtype:
         # both sides of the cast are computed in float32 and rounded once
         return b.rms_norm(narrow, weight, eps=norm.attrs["eps"])
@@ -56,16 +56,6 @@ def reduces_last_axis(node: Node) -> bool:
     """Whether a reduction is over exactly the last axis."""
     rank = node.operands[0].type.rank
     return [normalize_axis(a, rank) for a in node.attrs["axes"]] == [rank - 1]
-
-
-def uncast(value: Value) -> Value:
-    """What `value` is a cast of, or `value`."""
-    node = value.node
-    return node.operands[0] if node is not None and node.op.name == "cast" else value
-
-
-def _shape(value: Value) -> str:
-    return f"[{', '.join(map(str, value.shape))}]"
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,10 @@ def apply(
     out = b.reshape(out, shape=(rows, out.shape[-1]))
     if out.dtype != f32:
         out = b.cast(out, dtype=f32)
-    outputs = [out, b.argmax(out, axis=-1)] if argmax else [out]
+    outputs = (out, b.argmax(out, axis=-1)) if argmax else (out,)
     if len(graph.outputs) > 1:
         findings.current().note(f"{len(graph.outputs) - 1} outputs besides the logits dropped")
-    updates = {name: b[v] for name, v in graph.updates.items()}
-    return remove_dead(b.graph(outputs).replace(updates=updates))
+    return remove_dead(b.finish().replace(outputs=outputs))
 
 
 def _renamed(value: Any, symbols: Mapping[str, Dim]) -> Any:

@@ -4,7 +4,7 @@ Invariant held here, not by rules: a value computed inside a match is not used o
 rewrite would compute it twice), unless the rule says that its inside may be shared.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,8 @@ def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
         for pattern in each.patterns:
             table.setdefault(pattern.op.name, []).append((each, pattern))
     for _ in range(MAX_ROUNDS):
-        swept = replace_nodes(graph, _Sweep(graph, table), table)
+        sweep = _Sweep(graph, table)
+        swept = replace_nodes(graph, sweep, {node.op.name for node in sweep.matches})
         if swept is graph:
             return graph
         graph = swept
@@ -117,15 +118,21 @@ class _Sweep:
     """What rules make of each node. Matching reads the old graph, rules build the new one."""
 
     def __init__(self, graph: Graph, table: Mapping[str, list[tuple[Rule, OpPattern]]]):
-        self.graph, self.table = graph, table
+        self.graph = graph
         self.replaced: set[Node] = set()
+        self.matches: dict[Node, list[tuple[Rule, Match]]] = {}
+        for node in graph.nodes:
+            for each, pattern in table.get(node.op.name, ()):
+                for match in pattern.match(node.results[0], Match()):
+                    self.matches.setdefault(node, []).append((each, match))
 
     def __call__(
         self, b: Rebuilder, node: Node, operands: Sequence[Value]
     ) -> Sequence[Value] | None:
         """The result of the first rule that fires."""
-        tried = ((r, match) for r, p in self.table[node.op.name] for match in self.matches(p, node))
-        for each, match in tried:
+        for each, match in self.matches.get(node, ()):
+            if not self.replaced.isdisjoint(match.nodes):
+                continue  # part of it is gone already: what is left is for the next sweep
             if not each.may_share and self.leaks(node, match):
                 findings.current().decline(each.name, "a value inside is also used outside")
                 continue
@@ -146,11 +153,6 @@ class _Sweep:
             if isinstance(new, Decline):
                 findings.current().decline(each.name, new.reason)
         return None
-
-    def matches(self, pattern: OpPattern, node: Node) -> Iterator[Match]:
-        """Where part of a match is gone already, what is left is for the next sweep."""
-        found = pattern.match(node.results[0], Match())
-        return (match for match in found if self.replaced.isdisjoint(match.nodes))
 
     def leaks(self, root: Node, match: Match) -> bool:
         inside = set(match.nodes)

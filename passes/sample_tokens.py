@@ -36,5 +36,4 @@ class SampleTokens(Pass):
         rows = logits.shape[:1]
         given = [b.input(name, rows, dtype) for name, dtype in _INPUTS.items()]
         tokens = b.sample(b[logits], *given)
-        b.updates = {name: b[v] for name, v in graph.updates.items()}
-        return b.graph([b[logits], tokens])
+        return b.finish().replace(outputs=(b[logits], tokens))

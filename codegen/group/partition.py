@@ -18,8 +18,9 @@ def partition(graph: Graph, findings: Findings, target: Target = TARGETS["cpu"])
     each of those groups.
     """
     plan = arranged(graph, Fusion(graph, findings, target).run())
-    for line in summary(plan):
-        findings.note(line)
+    count = Counter(kind_of(*nodes).name for nodes in plan.groups.values())
+    for name in sorted(count):
+        findings.note(f"{count[name]} {name} groups")
     return plan
 
 
@@ -42,9 +43,3 @@ def arranged(graph: Graph, groups: Groups) -> Plan:
     updates = {name: stored[v] for name, v in graph.updates.items()}
     nodes = tuple(node for copies in made.values() for node in copies)
     return Plan(graph.replace(nodes=nodes, outputs=outputs, updates=updates), made)
-
-
-def summary(plan: Plan) -> list[str]:
-    """How many groups of each template."""
-    count = Counter(kind_of(*nodes).name for nodes in plan.groups.values())
-    return [f"{count[name]} {name} groups" for name in sorted(count)]

@@ -8,12 +8,12 @@ from ...ir.axes import combined_axes
 from ...ir.dim import Dim, product
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
-from ...ir.indexing import delinearize, linearize
+from ...ir.indexing import delinearize
 from ...ir.target import REFERENCE, Target
 from ...ir.types import i64
 from ..cost import scaled
 from ..elements import index_facts, loads_of
-from ..forward import forward_index, trailing_views
+from ..forward import forward_index, store_at, trailing_views
 from ..groups import Group, spread, squeezed
 from ..inline import Inliner, build_scalar
 from ..loops import (
@@ -172,10 +172,8 @@ class _RowLowering:
         shape, at = (row_shape, self.row_index) if is_row else (self.shape, self.index)
         index = spread(source.shape, shape, at)
         value = inliner.element(source, index)
-        at = forward_index(inliner, views, source, index)
-        return Store(
-            inliner.param(output, is_written=True), linearize(at, output.shape), value
-        ), is_row
+        place = forward_index(inliner, views, source, index)
+        return store_at(inliner, output, place, value), is_row
 
 
 def reduced(name: str, node: Node, count: Dim) -> Element:
