@@ -36,19 +36,14 @@ def emit_contract(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
 
 
 def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
-    """Statements that raise need[] to what the part wants."""
+    """Panels of x and w, and sums."""
     if not is_tiled(part):
         return []
     sizes = (product(a.extent for a in part.batch), part.m.extent, part.n.extent, part.k.extent)
     packed = all(direct_weight(kernel, part, w) is not None for w in part.ws)
     call = ", ".join(dims.text(s) for s in sizes)
     counts = f"{len(part.ws)}, {len(part.stats)}, {str(packed).lower()}"
-    return [
-        "{",
-        *("    " + line for line in dims.given(kernel.symbols)),
-        f"    tw_contract_need({call}, {counts}, nthreads, need);",
-        "}",
-    ]
+    return [f"tw_contract_need({call}, {counts}, nthreads, need);"]
 
 
 def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, Dim] | None:
@@ -158,9 +153,12 @@ class _Tiled:
             scope.block(*head),
             scope.block("for (int64_t r = r0; r < r1; ++r) {", known=self.outer),
         ):
-            m = dims.name(self.part.m.name)
-            scope.write(*self.batch_lines(), f"const int64_t {m} = m0 + r;")
+            scope.write(*self.place())
             yield
+
+    def place(self) -> list[str]:
+        """The axes of a row."""
+        return [*self.batch_lines(), f"const int64_t {dims.name(self.part.m.name)} = m0 + r;"]
 
     # ---- prologue ----
 

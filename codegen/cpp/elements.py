@@ -133,13 +133,9 @@ class Scope:
         return f"{stem}{self.count}"
 
     def needs(self, element: Element) -> frozenset[str]:
-        """Axes that the element's value depends on, through refs too."""
-        return self.resolve(self.numbering.needs(element))
-
-    def resolve(self, deps: frozenset[str]) -> frozenset[str]:
-        """Dependences in terms of axes alone: graph symbols are always known."""
+        """Axes that the element's value depends on, through refs too. Symbols are always known."""
         out: set[str] = set()
-        for dep in deps:
+        for dep in self.numbering.needs(element):
             if dep.startswith("ref "):
                 out |= self.refs[dep[4:]][1]
             elif dep in self.axes:

@@ -12,10 +12,11 @@ from ..templates.attention import Attention
 from ..templates.scan import Scan
 from ..templates.scatter import Scatter
 from ..templates.sort import Sort
+from . import dims
 from .contract import contract_scratch, emit_contract
 from .pointwise import emit_pointwise
 from .reduce import emit_reduce, reduce_scratch
-from .scan import emit_scan, scan_scratch
+from .scan import emit_scan
 from .scatter import emit_scatter, scatter_scratch
 from .sort import emit_sort, sort_scratch
 from .special import attention_scratch, emit_attention, emit_sample, sample_scratch
@@ -26,8 +27,9 @@ class Printer:
     """`emit(kernel, part, name)`: lines that define the function `name`, as abi.py has it.
 
     `header`: the file of this folder that those lines need. `scratch(kernel, part, name)`: lines
-    that add to `need` what the part uses of the team's scratch. A part with scratch stands alone in
-    its kernel: two would use it and the team's counters at the same time.
+    that raise `need[0]` (a thread's) and `need[1]` (the team's) to the bytes of scratch that the
+    part uses, with `d`, `nthreads` and the kernel's symbols at hand. A part with scratch stands
+    alone in its kernel: two would use it and the team's counters at the same time.
     """
 
     emit: Callable[[LoopKernel, Any, str], Sequence[str]]
@@ -38,7 +40,7 @@ class Printer:
 PRINTERS: dict[type[Part], Printer] = {
     Pointwise: Printer(emit_pointwise, "tw_math.h"),
     Reduce: Printer(emit_reduce, "tw_reduce.h", reduce_scratch),
-    Scan: Printer(emit_scan, "tw_scan.h", scan_scratch),
+    Scan: Printer(emit_scan, "tw_scan.h", lambda *_: ["need[1] = tw_greater(need[1], 64);"]),
     Scatter: Printer(emit_scatter, "tw_scan.h", scatter_scratch),
     Sort: Printer(emit_sort, "tw_sort.h", sort_scratch),
     Contract: Printer(emit_contract, "tw_contract.h", contract_scratch),
@@ -66,7 +68,7 @@ def emit_kernel(kernel: LoopKernel, name: str, target: Target) -> str:
         functions += [*printer.emit(kernel, part, part_name), ""]
         calls.append(f"    {part_name}(p, d, team);")
         if printer.scratch is not None:
-            needs += printer.scratch(kernel, part, part_name)
+            needs += [*dims.given(kernel.symbols), *printer.scratch(kernel, part, part_name)]
     source = [
         f"// {kernel.template} kernel {name}",
         *dict.fromkeys(f'#include "{printer.header}"' for printer in printers),

@@ -33,16 +33,12 @@ def emit_reduce(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
 
 
 def reduce_scratch(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
-    """Statements that raise need[] to what the part wants."""
+    """What a long row's chunks leave."""
     if not has_chunks(part):
         return []
-    extent = dims.text(part.axis.extent)
     return [
-        "{",
-        *("    " + line for line in dims.given(kernel.symbols)),
-        f"    const int64_t chunks = ({extent} + {CHUNK - 1}) / {CHUNK};",
-        f"    need[1] = tw_greater(need[1], 2 * {len(part.phases)} * chunks * {name}_bytes);",
-        "}",
+        f"const int64_t chunks = ({dims.text(part.axis.extent)} + {CHUNK - 1}) / {CHUNK};",
+        f"need[1] = tw_greater(need[1], 2 * {len(part.phases)} * chunks * {name}_bytes);",
     ]
 
 

@@ -4,23 +4,19 @@ import math
 from collections.abc import Sequence
 
 from ...ir.errors import BuildError
+from ...ir.scalar import PREDICATES
 from ...ir.types import DType, bool_, f32, f64
 from ..loops import Cast, Const, Element, widened
 
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
-    "ne": "!=", "and": "&", "or": "|", "xor": "^", "shift_right": ">>",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "eq": "==", "ne": "!=", "and": "&", "or": "|", "xor": "^", "shift_right": ">>",
 }  # fmt: skip
-_CALLS = {
-    "floordiv": "tw_floordiv", "mod": "tw_mod", "minimum": "tw_min", "maximum": "tw_max",
-    "abs": "tw_abs", "exp": "tw_exp", "exp2": "tw_exp2", "log": "tw_log", "log2": "tw_log2",
-    "log10": "tw_log10", "log1p": "tw_log1p", "expm1": "tw_expm1",
-    "sqrt": "tw_sqrt", "rsqrt": "tw_rsqrt", "sin": "tw_sin", "cos": "tw_cos", "tanh": "tw_tanh",
-    "erf": "tw_erf", "sigmoid": "tw_sigmoid", "floor": "tw_floor", "ceil": "tw_ceil",
-    "round": "tw_rint", "trunc": "tw_trunc", "pow": "tw_pow",
-}  # fmt: skip
-FUNCTIONS = frozenset((*_INFIX, *_CALLS, "div", "neg", "not", "where", "isnan"))
-_COMPARE = frozenset("lt le gt ge eq ne isnan".split())
+_SAME = """floordiv mod abs exp exp2 log log2 log10 log1p expm1 sqrt rsqrt sin cos tanh erf sigmoid
+    floor ceil trunc pow""".split()  # of the same name in tw_math.h, but for its prefix
+_CALLS = {name: f"tw_{name}" for name in _SAME}
+_CALLS |= {"minimum": "tw_min", "maximum": "tw_max", "round": "tw_rint"}
+FUNCTIONS = frozenset((*_INFIX, *_CALLS, "neg", "not", "where", "isnan"))
 # how a dtype is computed with, and how the narrow floats, computed with in f32, are stored
 VALUE_TYPES = {
     "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "f8e4m3": "float",
@@ -46,14 +42,12 @@ def apply(fn: str, args: Sequence[Element], texts: Sequence[str], dtype: DType) 
         return f"({type})(0 - {texts[0]})" if not kind.is_float else f"(-{texts[0]})"
     if fn == "not":
         return f"(!{texts[0]})" if kind == bool_ else f"({type})(~{texts[0]})"
-    if fn == "div":
-        return f"({operands[0]} / {operands[1]})"
     if fn == "pow":
         return _power(args[1], operands)
     if fn in _CALLS:
         return f"{_CALLS[fn]}({', '.join(operands)})"
     text = f"({operands[0]} {_INFIX[fn]} {operands[1]})"
-    return text if fn in _COMPARE or kind.is_float else f"({type}){text}"
+    return text if fn in PREDICATES or kind.is_float else f"({type}){text}"
 
 
 def _power(exponent: Element, operands: Sequence[str]) -> str:

@@ -108,8 +108,3 @@ def _sweep_stores(scope: Scope, part: Scan, axis: str, result: str) -> None:
 
 def _fill(part: Scan, place: str) -> Sink:
     return buffer_sink(place, part.value, part.dtype)
-
-
-def scan_scratch(kernel: LoopKernel, part: Scan, name: str) -> list[str]:
-    """Statements that raise need[] to what the part wants."""
-    return ["need[1] = tw_greater(need[1], 64);"]

@@ -58,12 +58,11 @@ def emit_scatter(kernel: LoopKernel, part: Scatter, name: str) -> list[str]:
 
 
 def scatter_scratch(kernel: LoopKernel, part: Scatter, name: str) -> list[str]:
-    """Statements that raise need[] to what the part wants."""
+    """The result, where it is not made in place."""
     if _in_place(kernel, part) is not None:
         return []
     size = dims.text(product(a.extent for a in part.axes) * part.dtype.nbytes)
-    known = ("    " + line for line in dims.given(kernel.symbols))
-    return ["{", *known, f"    need[1] = tw_greater(need[1], {size});", "}"]
+    return [f"need[1] = tw_greater(need[1], {size});"]
 
 
 def _in_place(kernel: LoopKernel, part: Scatter) -> int | None:

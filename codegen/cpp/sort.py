@@ -64,15 +64,13 @@ def emit_sort(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
 
 
 def sort_scratch(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
-    """Statements that raise need[] to what the part wants."""
+    """A row's items twice, and counts of digits, of the team or of each thread."""
     return [
-        "{",
-        f"    const {name}_sizes s(d, nthreads);",
-        "    const int64_t counts = TW_DIGITS * (int64_t)sizeof(int64_t);",
-        f"    const int64_t items = 2 * s.n * (int64_t)sizeof(TwItem<{name}_K, {name}_I>);",
-        "    if (s.wide) need[1] = tw_greater(need[1], nthreads * counts + items);",
-        "    else need[0] = tw_greater(need[0], counts + items);",
-        "}",
+        f"const {name}_sizes s(d, nthreads);",
+        "const int64_t counts = TW_DIGITS * (int64_t)sizeof(int64_t);",
+        f"const int64_t items = 2 * s.n * (int64_t)sizeof(TwItem<{name}_K, {name}_I>);",
+        "if (s.wide) need[1] = tw_greater(need[1], nthreads * counts + items);",
+        "else need[0] = tw_greater(need[0], counts + items);",
     ]
 
 

@@ -91,7 +91,7 @@ def _pointers(kernel: LoopKernel, part: Attention) -> list[str]:
 
 
 def attention_scratch(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
-    """Statements that raise need[] to what the part wants."""
+    """What tw_attention.h asks for these sizes."""
     return [f"{name}_sizes(d).need(need);"]
 
 
@@ -120,5 +120,5 @@ def emit_sample(kernel: LoopKernel, part: Sample, name: str) -> list[str]:
 
 
 def sample_scratch(kernel: LoopKernel, part: Sample, name: str) -> list[str]:
-    """Statements that raise need[] to what the part wants."""
+    """A row in f64, twice."""
     return [f"need[0] = tw_greater(need[0], {part.vocab * 16});"]

@@ -8,18 +8,29 @@ _BITS = 320  # of 1 / (2 pi): 128 for the largest float's whole turns, the rest 
 
 def kernel_table(names: Sequence[str]) -> str:
     """The source of the table that maps a kernel's index to its functions."""
-    lines = ['#include "tw.h"', "", 'extern "C" {']
-    for name in names:
-        lines.append(f"void {name}(void* const*, const int64_t*, const TwTeam*);")
-        lines.append(f"void {name}_scratch(const int64_t*, int64_t, int64_t[2]);")
-    lines += ["}", "", "struct TwEntry {", "    const char* name;"]
-    lines += ["    void (*run)(void* const*, const int64_t*, const TwTeam*);"]
-    lines += ["    void (*scratch)(const int64_t*, int64_t, int64_t[2]);", "};", ""]
-    lines.append("extern const TwEntry tw_table[] = {")
-    lines += [f'    {{"{name}", {name}, {name}_scratch}},' for name in names]
-    lines += ["    {nullptr, nullptr, nullptr},", "};"]
-    lines.append(f"extern const int32_t tw_table_size = {len(names)};")
-    return "\n".join(lines) + "\n"
+    run = "void* const*, const int64_t*, const TwTeam*"
+    scratch = "const int64_t*, int64_t, int64_t[2]"
+    declared = "\n".join(f"void {n}({run});\nvoid {n}_scratch({scratch});" for n in names)
+    entries = "\n".join(f'    {{"{n}", {n}, {n}_scratch}},' for n in names)
+    return f"""\
+#include "tw.h"
+
+extern "C" {{
+{declared}
+}}
+
+struct TwEntry {{
+    const char* name;
+    void (*run)({run});
+    void (*scratch)({scratch});
+}};
+
+extern const TwEntry tw_table[] = {{
+{entries}
+    {{nullptr, nullptr, nullptr}},
+}};
+extern const int32_t tw_table_size = {len(names)};
+"""
 
 
 @lru_cache(maxsize=1)

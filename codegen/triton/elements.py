@@ -240,12 +240,15 @@ class Env:
             result[axes[0].name] = AxisVar(rest, dims, mask)
         return result
 
-    def inside(self, along: Axis, value: Val) -> Val:
-        """The value, 0 past the end of an axis: what is made of masked loads need not be 0."""
+    def inside(
+        self, along: Axis, value: Val, start: float | int | bool = 0, dtype: DType | None = None
+    ) -> Val:
+        """The value, `start` past the end of an axis: what is made of masked loads need not be."""
         masks = self._masks([along.name])
         if not masks:
             return value
-        return self._named(f"tl.where({masks[0].text}, {value.text}, 0)", [value, *masks])
+        fill = "0" if dtype is None else self._full(constant(start, dtype), dtype)
+        return self._named(f"tl.where({masks[0].text}, {value.text}, {fill})", [value, *masks])
 
     # ---- dims ----
 

@@ -9,7 +9,6 @@ from ..templates.reduce import ReduceSchedule
 from .combine import Fold, fold_of
 from .elements import AxisVar, Env, Val
 from .launch import Context, Emitter
-from .names import constant
 from .split_kernels import Piece, split_rows
 
 ROWS, AXIS = 0, 1  # dims of the tile
@@ -93,19 +92,11 @@ class ReduceEmitter(Emitter):
 
     def masked(self, tile: Env, value: Val, dtype: DType, start: float | int | bool) -> str:
         """The value over the whole tile, the identity where the axis has ended."""
-        axis = tile.axes[self.part.axis.name]
-        text = value.text
-        if axis.mask is not None:
-            full = tile._full(constant(start, dtype), dtype)
-            text = self.body.name(
-                f"tl.where({axis.mask}, {text}, {full})", value.axes | {self.part.axis.name}
-            )
-        lacks_axis = AXIS not in value.dims and axis.mask is None
-        if lacks_axis or (self.schedule.rows > 1 and ROWS not in value.dims):
-            text = self.body.name(
-                f"tl.broadcast_to({text}, {self.shape})", value.axes | {self.part.axis.name}
-            )
-        return text
+        value = tile.inside(self.part.axis, value, start, dtype)
+        if AXIS in value.dims and (self.schedule.rows == 1 or ROWS in value.dims):
+            return value.text
+        depends = value.axes | {self.part.axis.name}
+        return self.body.name(f"tl.broadcast_to({value.text}, {self.shape})", depends)
 
     def prepared(self, tile: Env, reduction: Reduction, fold: Fold) -> tuple[str, str]:
         """The tile to reduce, and the index along the axis."""

@@ -8,7 +8,6 @@ import pytest
 from tilewright.api.machine import open_device, resolve_target
 from tilewright.codegen.cpp import contract, reduce, scalars
 from tilewright.codegen.triton import elements, names
-from tilewright.codegen.triton import reduce as triton_reduce
 from tilewright.ir.target import get_target
 from tilewright.runtime.executable import Executable
 
@@ -25,14 +24,14 @@ CPP = {
     "the last element is left out": (
         "sum", reduce.buffers, "{stop} - {start}, {start}", "{stop} - {start} - 1, {start}",
     ),
-    "every row is the first": ("matmul", contract._Tiled.rows, "= m0 + r;", "= m0;"),
+    "every row is the first": ("matmul", contract._Tiled.place, "= m0 + r;", "= m0;"),
 }  # fmt: skip
 TRITON = {
     "sides are swapped": (
         "pad", elements.Env._select, "{then.text}, {other.text}", "{other.text}, {then.text}",
     ),
     "what is past the end counts": (
-        "prod", triton_reduce.ReduceEmitter.masked, "if axis.mask is not None:", "if False:",
+        "prod", elements.Env.inside, "if not masks:", "if True:",
     ),
     "constants are one too large": (
         "gelu", names.constant, "else repr(value)", "else repr(value + 1)",

@@ -55,5 +55,8 @@ extern "C" void attention(TW_ARGS) {
 }
 
 extern "C" void attention_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
+    const int64_t v_seqs = d[0];
+    const int64_t v_t = d[1];
+    const int64_t v_width = d[2];
     attention_0_sizes(d).need(need);
 }

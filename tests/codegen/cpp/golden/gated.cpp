@@ -81,8 +81,6 @@ extern "C" void gated(TW_ARGS) {
 }
 
 extern "C" void gated_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
-    {
-        const int64_t v_t = d[0];
-        tw_contract_need(1, v_t, 136, 520, 2, 1, true, nthreads, need);
-    }
+    const int64_t v_t = d[0];
+    tw_contract_need(1, v_t, 136, 520, 2, 1, true, nthreads, need);
 }

@@ -22,5 +22,6 @@ extern "C" void sample(TW_ARGS) {
 }
 
 extern "C" void sample_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
+    const int64_t v_rows = d[0];
     need[0] = tw_greater(need[0], 4800);
 }

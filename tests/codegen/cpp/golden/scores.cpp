@@ -88,8 +88,6 @@ extern "C" void scores(TW_ARGS) {
 }
 
 extern "C" void scores_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
-    {
-        const int64_t v_t = d[0];
-        tw_contract_need(4, v_t, v_t, 8, 1, 0, false, nthreads, need);
-    }
+    const int64_t v_t = d[0];
+    tw_contract_need(4, v_t, v_t, 8, 1, 0, false, nthreads, need);
 }

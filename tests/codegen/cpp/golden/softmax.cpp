@@ -95,10 +95,8 @@ extern "C" void softmax(TW_ARGS) {
 }
 
 extern "C" void softmax_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
-    {
-        const int64_t v_n = d[0];
-        const int64_t v_w = d[1];
-        const int64_t chunks = (v_w + 16383) / 16384;
-        need[1] = tw_greater(need[1], 2 * 2 * chunks * softmax_0_bytes);
-    }
+    const int64_t v_n = d[0];
+    const int64_t v_w = d[1];
+    const int64_t chunks = (v_w + 16383) / 16384;
+    need[1] = tw_greater(need[1], 2 * 2 * chunks * softmax_0_bytes);
 }
