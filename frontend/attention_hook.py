@@ -51,21 +51,19 @@ def _fake_attention(
 
 # Keywords that do not change what is computed here: positions of a cache we do not have, and
 # bookkeeping. Anything else that is set must be one the hook understands.
-_IGNORED = frozenset(
-    [
-        "position_ids",
-        "cache_position",
-        "use_cache",
-        "output_attentions",
-        "output_hidden_states",
-        "return_dict",
-        "logits_to_keep",
-        "training",
-        "past_key_values",
-        "is_training",
-        "position_embeddings",
-    ]
+_IGNORED = set(
+    "position_ids cache_position use_cache output_attentions output_hidden_states return_dict "
+    "logits_to_keep training past_key_values is_training position_embeddings".split()
 )
+
+
+def _require_plain(module: torch.nn.Module, dropout: float, others: dict[str, Any]) -> None:
+    """Raise HookDeclined for dropout, and for options that are not known."""
+    if dropout:
+        raise HookDeclined(f"{type(module).__name__} applies dropout to attention")
+    unknown = [name for name, x in others.items() if x is not None and name not in _IGNORED]
+    if unknown:
+        raise HookDeclined(f"{type(module).__name__} passes {', '.join(sorted(unknown))}")
 
 
 def attention(
@@ -86,11 +84,7 @@ def attention(
         raise HookDeclined(f"{type(module).__name__} passes a mask that it made by itself")
     if is_causal is False:
         raise HookDeclined(f"{type(module).__name__} attends in both directions")
-    if dropout:
-        raise HookDeclined(f"{type(module).__name__} applies dropout to attention")
-    unknown = [name for name, x in others.items() if x is not None and name not in _IGNORED]
-    if unknown:
-        raise HookDeclined(f"{type(module).__name__} passes {', '.join(sorted(unknown))}")
+    _require_plain(module, dropout, others)
     # The mask decides which keys are seen, as it does in transformers' own sdpa and eager
     # functions; `sliding_window` only repeats it for kernels that take no mask.
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
@@ -118,11 +112,7 @@ def dense_attention(
     Like transformers' own `sdpa` function, but without its branch on the number of queries (which
     would rule out a single one), and it does not overlook options that it does not know.
     """
-    unknown = [name for name, x in others.items() if x is not None and name not in _IGNORED]
-    if unknown:
-        raise HookDeclined(f"{type(module).__name__} passes {', '.join(sorted(unknown))}")
-    if dropout:
-        raise HookDeclined(f"{type(module).__name__} applies dropout to attention")
+    _require_plain(module, dropout, others)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     result = torch.nn.functional.scaled_dot_product_attention(
         query,

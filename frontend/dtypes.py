@@ -73,32 +73,10 @@ def as_declared(number: bool | int | float, dtype: DType) -> bool | int | float:
     return float(number) if is_wide and np.isfinite(element) else element
 
 
-def promote(tensors: list[tuple[DType, int]], numbers: list[type]) -> DType:
-    """Torch's result dtype for operands: tensors as (dtype, rank), and kinds of Python numbers.
-
-    Tensors with axes win over tensors without, those over numbers, unless a later group is of a
-    higher kind (bool < integer < float).
-    """
-    groups = [
-        [dtype for dtype, rank in tensors if rank > 0],
-        [dtype for dtype, rank in tensors if rank == 0],
-        [_DEFAULT[number] for number in numbers],
-    ]
-    result: DType | None = None
-    for group in groups:
-        if not group:
-            continue
-        joined = group[0]
-        for dtype in group[1:]:
-            joined = FROM_TORCH[torch.promote_types(TO_TORCH[joined], TO_TORCH[dtype])]
-        if result is None or _kind(joined) > _kind(result):
-            result = joined
-    assert result is not None, "an operation has operands"
-    return result
-
-
-_DEFAULT = {bool: types.bool_, int: types.i64, float: types.f32}
-
-
-def _kind(dtype: DType) -> int:
-    return 2 if dtype.is_float else 1 if dtype.is_integer else 0
+def promote(*operands: tuple[DType, int] | bool | int | float) -> DType:
+    """Torch's result dtype for two operands: tensors as (dtype, rank), or Python numbers."""
+    samples = (
+        torch.empty((1,) * x[1], dtype=TO_TORCH[x[0]], device="meta") if isinstance(x, tuple) else x
+        for x in operands
+    )
+    return FROM_TORCH[torch.result_type(*samples)]

@@ -26,29 +26,14 @@ FIELDS = {
 }
 
 # Keys that `gguf_config` turns into something, each by a rule written there.
-RULED = {
-    "attention.value_length",
-    "attention.key_length_swa",
-    "attention.value_length_swa",
-    "attention.sliding_window",
-    "attention.sliding_window_pattern",
-    "attention.scale",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "rope.dimension_count",
-    "rope.dimension_count_swa",
-    "rope.freq_base",
-    "rope.freq_base_swa",
-    "rope.scale_linear",
-    "rope.scaling.type",
-    "rope.scaling.factor",
-    "rope.scaling.original_context_length",
-    "rope.scaling.attn_factor",
-    "rope.scaling.yarn_attn_factor",
-    "rope.scaling.yarn_ext_factor",
-    "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow",
-}
+RULED = set(
+    "attention.value_length attention.key_length_swa attention.value_length_swa "
+    "attention.sliding_window attention.sliding_window_pattern attention.scale "
+    "attn_logit_softcapping final_logit_softcapping rope.dimension_count rope.dimension_count_swa "
+    "rope.freq_base rope.freq_base_swa rope.scale_linear rope.scaling.type rope.scaling.factor "
+    "rope.scaling.original_context_length rope.scaling.attn_factor rope.scaling.yarn_attn_factor "
+    "rope.scaling.yarn_ext_factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow".split()
+)
 
 HARMLESS = {
     "rope.scaling.finetuned": "says how the model was trained, not what it computes",
@@ -59,46 +44,26 @@ HARMLESS = {
 }
 
 # Keys of other model families: refused unless the value says "none of it".
+_ZERO = (
+    "attention.clamp_kqv attention.max_alibi_bias attention.layer_norm_epsilon "
+    "attention.group_norm_epsilon attention.group_norm_groups attention.q_lora_rank "
+    "attention.kv_lora_rank attention.relative_buckets_count attention.shared_kv_layers "
+    "attention.temperature_length attention.temperature_scale embedding_scale "
+    "router_logit_softcapping expert_count expert_used_count expert_shared_count "
+    "expert_group_count expert_group_used_count expert_feed_forward_length "
+    "expert_shared_feed_forward_length expert_gating_func interleave_moe_layer_step "
+    "moe_every_n_layers leading_dense_block_count nextn_predict_layers n_deepstack_layers "
+    "decoder_block_count full_attention_interval rope.scaling.yarn_log_multiplier"
+)
+_FACTOR = (
+    "attention.output_scale residual_scale logit_scale expert_weights_scale rope.scaling.alpha"
+)
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(_ZERO.split(), (0,)),
+    **dict.fromkeys(_FACTOR.split(), (0, 1)),
+    **dict.fromkeys(("expert_weights_norm", "use_parallel_residual", "swin_norm"), (False,)),
     "attention.causal": (True,),
-    "attention.clamp_kqv": (0,),
-    "attention.max_alibi_bias": (0,),
-    "attention.layer_norm_epsilon": (0,),
-    "attention.group_norm_epsilon": (0,),
-    "attention.group_norm_groups": (0,),
-    "attention.output_scale": (0, 1),
-    "attention.q_lora_rank": (0,),
-    "attention.kv_lora_rank": (0,),
-    "attention.relative_buckets_count": (0,),
-    "attention.shared_kv_layers": (0,),
-    "attention.temperature_length": (0,),
-    "attention.temperature_scale": (0,),
-    "embedding_scale": (0,),
-    "residual_scale": (0, 1),
-    "logit_scale": (0, 1),
-    "router_logit_softcapping": (0,),
-    "expert_count": (0,),
-    "expert_used_count": (0,),
-    "expert_shared_count": (0,),
-    "expert_group_count": (0,),
-    "expert_group_used_count": (0,),
-    "expert_feed_forward_length": (0,),
-    "expert_shared_feed_forward_length": (0,),
-    "expert_weights_scale": (0, 1),
-    "expert_weights_norm": (False,),
-    "expert_gating_func": (0,),
-    "interleave_moe_layer_step": (0,),
-    "moe_every_n_layers": (0,),
-    "leading_dense_block_count": (0,),
-    "nextn_predict_layers": (0,),
-    "n_deepstack_layers": (0,),
-    "decoder_block_count": (0,),
-    "full_attention_interval": (0,),
-    "use_parallel_residual": (False,),
-    "swin_norm": (False,),
     "rope.dimension_sections": ([],),
-    "rope.scaling.alpha": (0, 1),
-    "rope.scaling.yarn_log_multiplier": (0,),
 }
 
 NEUTRAL_GENERAL: dict[str, tuple[Any, ...]] = {
@@ -121,18 +86,14 @@ TOKENIZER_USED = {
     "tokenizer.chat_template",
 }
 TOKENIZER_HARMLESS = {
-    _GGML + "seperator_token_id": "put between two texts by encoders only",
-    _GGML + "mask_token_id": "of encoders",
-    _GGML + "cls_token_id": "of encoders",
-    _GGML + "token_type_count": "of encoders",
-    _GGML + "fim_pre_token_id": "written into prompts by who fills in the middle",
-    _GGML + "fim_suf_token_id": "written into prompts by who fills in the middle",
-    _GGML + "fim_mid_token_id": "written into prompts by who fills in the middle",
-    _GGML + "prefix_token_id": "the old name of fim_pre_token_id",
-    _GGML + "suffix_token_id": "the old name of fim_suf_token_id",
-    _GGML + "middle_token_id": "the old name of fim_mid_token_id",
-    "tokenizer.chat_templates": "the names of the templates that follow",
-    "tokenizer.huggingface.json": "the same tokenizer in another form",
+    # of encoders
+    *(_GGML + f"{name}_token_id" for name in ("seperator", "mask", "cls")),
+    _GGML + "token_type_count",
+    # written into prompts by who fills in the middle; the last three are old names of the first
+    *(_GGML + f"fim_{name}_token_id" for name in ("pre", "suf", "mid")),
+    *(_GGML + f"{name}_token_id" for name in ("prefix", "suffix", "middle")),
+    "tokenizer.chat_templates",  # the names of the templates that follow
+    "tokenizer.huggingface.json",  # the same tokenizer in another form
 }
 TOKENIZER_NEUTRAL: dict[str, tuple[Any, ...]] = {
     _GGML + "add_sep_token": (False,),
@@ -165,7 +126,7 @@ def model_problems(metadata: Mapping[str, Any], arch: str) -> list[str]:
 
 def tokenizer_problems(metadata: Mapping[str, Any]) -> list[str]:
     """What the metadata of a tokenizer states that we neither honour nor can leave out."""
-    known = TOKENIZER_USED | TOKENIZER_HARMLESS.keys() | TOKENIZER_NEUTRAL.keys()
+    known = {*TOKENIZER_USED, *TOKENIZER_HARMLESS, *TOKENIZER_NEUTRAL}
     unknown = [
         f"{key} is {_short(value)}: a key that is not known"
         for key, value in metadata.items()

@@ -126,15 +126,14 @@ class Call:
             return self.value(x, dtype)
         return self.b.constant(float(x), dtype) if dtype.is_float else self.value(x, dtype)
 
-    def common_dtype(self, *operands: Value | Scalar) -> DType:
-        """The dtype torch would compute in."""
-        tensors = [(x.dtype, x.type.rank) for x in operands if isinstance(x, Value)]
-        numbers: list[type] = [
-            bool if isinstance(x, bool) else float if isinstance(x, float) else int
-            for x in operands
-            if not isinstance(x, Value)
-        ]
-        return promote(tensors, numbers)
+    def common_dtype(self, x: Value | Scalar, y: Value | Scalar) -> DType:
+        """The dtype torch would compute in; a dim is an integer to it."""
+        return promote(
+            *(
+                (v.dtype, v.type.rank) if isinstance(v, Value) else 1 if isinstance(v, Expr) else v
+                for v in (x, y)
+            )
+        )
 
     def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
         """X broadcast to shape; x itself when it has that shape."""

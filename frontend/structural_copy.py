@@ -64,16 +64,10 @@ class StructuralCopy:
         self.tensors[path] = alias
         return self._remember(value, alias)
 
-    def _dict(self, value: Any, path: str) -> Any:
+    def _container(self, value: Any, path: str) -> Any:
         copy = self._remember(value, value.copy())  # keeps the class, and a default_factory
-        for key, item in value.items():
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             copy[key] = self._copy(item, _join(path, str(key)))
-        return copy
-
-    def _list(self, value: Any, path: str) -> Any:
-        copy = self._remember(value, value.copy())
-        for index, item in enumerate(value):
-            copy[index] = self._copy(item, _join(path, str(index)))
         return copy
 
     def _tuple(self, value: Any, path: str) -> Any:
@@ -93,22 +87,16 @@ class StructuralCopy:
     def _partial(self, value: functools.partial, path: str) -> Any:
         function = self._copy(value.func, path)
         args = self._tuple(value.args, path)
-        return functools.partial(function, *args, **self._dict(value.keywords, path))
+        return functools.partial(function, *args, **self._container(value.keywords, path))
 
 
 _CONTAINERS = {
-    dict: StructuralCopy._dict,
-    OrderedDict: StructuralCopy._dict,
-    defaultdict: StructuralCopy._dict,
-    list: StructuralCopy._list,
-    deque: StructuralCopy._list,
+    **dict.fromkeys((dict, OrderedDict, defaultdict, list, deque), StructuralCopy._container),
     tuple: StructuralCopy._tuple,
-    set: StructuralCopy._set,
-    frozenset: StructuralCopy._set,
+    **dict.fromkeys((set, frozenset), StructuralCopy._set),
     types.MethodType: StructuralCopy._method,
     functools.partial: StructuralCopy._partial,
-    torch.Tensor: StructuralCopy._tensor,
-    torch.nn.Parameter: StructuralCopy._tensor,
+    **dict.fromkeys((torch.Tensor, torch.nn.Parameter), StructuralCopy._tensor),
 }
 
 

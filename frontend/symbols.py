@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.functions import Max, Min
 
 from ..ir import dim as dims
 from ..ir.dim import Dim, Symbol
@@ -142,10 +143,7 @@ class SymbolTable:
             return self._dims[expr.name]
         args = [self._convert(arg) for arg in expr.args]
         if isinstance(expr, sympy.Add):
-            total: Dim = 0
-            for arg in args:
-                total = total + arg
-            return total
+            return sum(args)
         if isinstance(expr, sympy.Mul):
             return dims.product(args)
         if isinstance(expr, sympy.Pow) and isinstance(args[1], int) and args[1] >= 0:
@@ -187,7 +185,7 @@ class SymbolTable:
         # Shapes that only meet where a table is long enough (t and min(t, 256)) show up as a guard
         # of torch's broadcasting: no condition of its own, but it says which range is meant.
         hints = [self.env.replace(guard.expr) for guard in self.env.guards]
-        hints = [h for h in hints if isinstance(h, sympy.Eq) and h.atoms(*_extrema())]
+        hints = [h for h in hints if isinstance(h, sympy.Eq) and h.atoms(Max, Min)]
         # narrowing for one condition can prove another: a second look costs nothing
         for condition in [*conditions, *hints]:
             if not self._holds(condition) and not self._divide(condition):
@@ -216,21 +214,13 @@ class SymbolTable:
             return any(self._holds(part) for part in condition.args)
         if not isinstance(condition, sympy.core.relational.Relational):
             return False
-        facts, a, b = self.facts, self._convert(condition.lhs), self._convert(condition.rhs)
-        match condition:
-            case sympy.Eq():
-                return facts.proved_eq(a, b) or self._is_multiple(condition)
-            case sympy.Ne():
-                return facts.proved_ne(a, b)
-            case sympy.StrictLessThan():
-                return facts.proved_lt(a, b)
-            case sympy.LessThan():
-                return facts.proved_le(a, b)
-            case sympy.StrictGreaterThan():
-                return facts.proved_lt(b, a)
-            case sympy.GreaterThan():
-                return facts.proved_le(b, a)
-        return False
+        nonnegative = self._as_nonnegative(condition)
+        if nonnegative is not None:
+            return self.facts.proved_le(0, nonnegative)
+        a, b = self._convert(condition.lhs), self._convert(condition.rhs)
+        if isinstance(condition, sympy.Ne):
+            return self.facts.proved_ne(a, b)
+        return self.facts.proved_eq(a, b) or self._is_multiple(condition)
 
     def _is_multiple(self, condition: sympy.Eq) -> bool:
         divided = _divisibility(condition)
@@ -318,16 +308,10 @@ class SymbolTable:
 
     def _as_nonnegative(self, condition: Any) -> Dim | None:
         """The dim that an inequality says is 0 or more."""
-        match condition:
-            case sympy.StrictLessThan():
-                return self._convert(condition.rhs) - self._convert(condition.lhs) - 1
-            case sympy.LessThan():
-                return self._convert(condition.rhs) - self._convert(condition.lhs)
-            case sympy.StrictGreaterThan():
-                return self._convert(condition.lhs) - self._convert(condition.rhs) - 1
-            case sympy.GreaterThan():
-                return self._convert(condition.lhs) - self._convert(condition.rhs)
-        return None
+        if not hasattr(condition, "gts"):
+            return None
+        is_strict = isinstance(condition, sympy.StrictLessThan | sympy.StrictGreaterThan)
+        return self._convert(condition.gts) - self._convert(condition.lts) - int(is_strict)
 
     def _symbols_in(self, condition: Any) -> set[str]:
         bound = [self._dims[s.name] for s in condition.free_symbols if s.name in self._dims]
@@ -338,12 +322,6 @@ class SymbolTable:
             s: sympy.Symbol(str(self._dims.get(s.name, s.name))) for s in condition.free_symbols
         }
         return str(condition.xreplace(text))
-
-
-def _extrema() -> tuple[type, type]:
-    from torch.utils._sympy.functions import Max, Min
-
-    return Max, Min
 
 
 def _range_text(symbol: Symbol) -> str:

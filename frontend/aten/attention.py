@@ -1,6 +1,7 @@
 """Attention: torch's fused operation, and the one that the Hugging Face hook leaves behind."""
 
 import math
+from typing import Any
 
 from ...ir import types
 from ...ir.dim import Dim
@@ -10,19 +11,9 @@ from .view import common_shape
 
 
 @handles("tilewright.attention.default")
-def _hooked(
-    call: Call,
-    q: Value,
-    k: Value,
-    v: Value,
-    scale: float,
-    is_causal: bool,
-    window: int | None,
-    softcap: float | None,
-) -> Value:
-    return call.b.attention(
-        q, k, v, scale=scale, is_causal=is_causal, window=window, softcap=softcap
-    )
+def _hooked(call: Call, q: Value, k: Value, v: Value, *settings: Any) -> Value:
+    names = ("scale", "is_causal", "window", "softcap")
+    return call.b.attention(q, k, v, **dict(zip(names, settings, strict=True)))
 
 
 @handles("scaled_dot_product_attention.default")

@@ -36,21 +36,9 @@ def binary(call: Call, op: str, x: Operand, y: Operand, alpha: Scalar = 1) -> Va
     return getattr(b, op)(left, right)
 
 
-@handles(*overloads("add"))
-def _add(call: Call, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
-    return binary(call, "add", x, y, alpha)
-
-
-@handles(*overloads("sub"))
-def _sub(call: Call, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
-    return binary(call, "sub", x, y, alpha)
-
-
-@handles(*overloads("rsub"))
-def _rsub(call: Call, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
-    return binary(call, "sub", y, x, alpha)
-
-
+for _op in ("add", "sub"):
+    handles(*overloads(_op))(lambda call, x, y, alpha=1, op=_op: binary(call, op, x, y, alpha))
+handles(*overloads("rsub"))(lambda call, x, y, alpha=1: binary(call, "sub", y, x, alpha))
 for _op, _names in (
     ("mul", overloads("mul", "multiply")),
     ("maximum", ["maximum.default", "max.other"]),
