@@ -13,8 +13,6 @@ from functools import lru_cache
 from math import gcd
 from typing import TypeAlias
 
-PRECEDENCE_SUM, PRECEDENCE_PRODUCT, PRECEDENCE_ATOM = 0, 1, 2
-
 
 @dataclass(frozen=True)
 class Symbol:
@@ -41,11 +39,8 @@ class DimCall:
 
     def __str__(self) -> str:
         a, b = self.args
-        if self.op == "floordiv":
-            return f"({a})//{_text(b, PRECEDENCE_ATOM)}"
-        if self.op == "mod":
-            return f"({a})%{_text(b, PRECEDENCE_ATOM)}"
-        return f"{self.op}({a}, {b})"
+        sign = {"floordiv": "//", "mod": "%"}.get(self.op)
+        return f"{self.op}({a}, {b})" if sign is None else f"({a}){sign}{_divisor(b)}"
 
 
 class Expr:
@@ -136,12 +131,9 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         common = gcd(b, *(c for _, c in rest))
         if common > 1:
             return floordiv(_from_terms([(m, c // common) for m, c in rest]), b // common)
-        (monomial, coefficient), *others = rest
-        if not others and coefficient == 1 and len(monomial) == 1:
-            atom, power = monomial[0]  # (x // p) // q == x // (p*q)
-            if power == 1 and isinstance(atom, DimCall) and atom.op == "floordiv":
-                if isinstance(atom.args[1], int):
-                    return floordiv(atom.args[0], atom.args[1] * b)
+        atom = _atom_of(a)  # (x // p) // q == x // (p*q)
+        if isinstance(atom, DimCall) and atom.op == "floordiv" and isinstance(atom.args[1], int):
+            return floordiv(atom.args[0], atom.args[1] * b)
     else:
         exact = divide_exactly(a, b)
         if exact is not None:
@@ -234,8 +226,7 @@ def compile_dims(dims: Iterable[Dim], names: Iterable[str]) -> Callable[..., tup
 
     The source is made from our own expressions, never from text of a file.
     """
-    names = list(names)
-    body = ", ".join(_python(dim) for dim in dims)
+    body = ", ".join(map(str, dims))  # the text of a dim is also a Python expression
     scope: dict[str, object] = {"min": min, "max": max}
     exec(f"def bind({', '.join(names)}):\n    return ({body}{',' if body else ''})\n", scope)  # noqa: S102  # our own text
     return scope["bind"]  # type: ignore[return-value]
@@ -272,11 +263,12 @@ def _product(a: Expr, b: Dim) -> Dim:
     return _from_terms([(_merge(m, n), c * d) for m, c in _terms(a) for n, d in _terms(b)])
 
 
-def _merge(a: Monomial, b: Monomial) -> Monomial:
+def _merge(a: Monomial, b: Monomial, sign: int = 1) -> Monomial:
+    """The product of two monomials, or, with -1 as `sign`, the quotient."""
     powers: dict[Atom, int] = dict(a)
     for atom, power in b:
-        powers[atom] = powers.get(atom, 0) + power
-    return tuple(sorted(powers.items(), key=lambda pair: str(pair[0])))
+        powers[atom] = powers.get(atom, 0) + sign * power
+    return tuple(sorted(((x, p) for x, p in powers.items() if p), key=lambda pair: str(pair[0])))
 
 
 def divide_exactly(a: Dim, b: Dim) -> Dim | None:
@@ -287,13 +279,10 @@ def divide_exactly(a: Dim, b: Dim) -> Dim | None:
     (monomial, coefficient) = divisor[0]
     quotient = []
     for m, c in _terms(a):
-        powers = dict(m)
-        for atom, power in monomial:
-            powers[atom] = powers.get(atom, 0) - power
-        if c % coefficient or min(powers.values(), default=0) < 0:
+        divided = _merge(m, monomial, -1)
+        if c % coefficient or any(power < 0 for _, power in divided):
             return None
-        kept = tuple(sorted(((x, p) for x, p in powers.items() if p), key=lambda q: str(q[0])))
-        quotient.append((kept, c // coefficient))
+        quotient.append((divided, c // coefficient))
     return _from_terms(quotient)
 
 
@@ -317,13 +306,19 @@ def _extremum(op: str, a: Dim, b: Dim) -> Dim:
 
 def _leaves(op: str, dim: Dim) -> tuple[Dim, ...]:
     """What an extremum is taken of; a dim that is none is its own only leaf."""
+    atom = _atom_of(dim)
+    if isinstance(atom, DimCall) and atom.op == op:
+        return tuple(leaf for arg in atom.args for leaf in _leaves(op, arg))
+    return (dim,)
+
+
+def _atom_of(dim: Dim) -> Atom | None:
+    """The symbol or call that a dim is, None where it is more than that."""
     if isinstance(dim, Expr) and len(dim.terms) == 1:
         monomial, coefficient = dim.terms[0]
-        if coefficient == 1 and len(monomial) == 1:
-            atom, power = monomial[0]
-            if power == 1 and isinstance(atom, DimCall) and atom.op == op:
-                return tuple(leaf for arg in atom.args for leaf in _leaves(op, arg))
-    return (dim,)
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
+            return monomial[0][0]
+    return None
 
 
 CALLS: dict[str, Callable[[Dim, Dim], Dim]] = {
@@ -349,37 +344,21 @@ def _symbols_of(dim: Expr) -> frozenset[str]:
 # ---- text ----------------------------------------------------------------------------------
 
 
-def _text(dim: Dim, precedence: int) -> str:
+def _divisor(dim: Dim) -> str:
     text = str(dim)
-    if isinstance(dim, int):
-        return f"({text})" if dim < 0 else text
-    single = len(dim.terms) == 1
-    is_atom = single and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1
-    bare = is_atom and dim.terms[0][0][0][1] == 1 and isinstance(dim.terms[0][0][0][0], str)
-    if precedence == PRECEDENCE_ATOM:
-        return text if bare else f"({text})"
-    return text if single or precedence == PRECEDENCE_SUM else f"({text})"
+    is_bare = dim >= 0 if isinstance(dim, int) else isinstance(_atom_of(dim), str)
+    return text if is_bare else f"({text})"
 
 
 def _sum_text(dim: Expr) -> str:
-    parts = []
+    text = ""
     for monomial, coefficient in dim.terms:
-        factors = [
-            str(atom) if isinstance(atom, str) else _call_factor(atom, alone=len(dim.terms) == 1)
-            for atom, power in monomial
-            for _ in range(power)
-        ]
+        factors = [_factor(atom) for atom, power in monomial for _ in range(power)]
         if abs(coefficient) != 1 or not factors:
             factors.insert(0, str(abs(coefficient)))
-        parts.append(("-" if coefficient < 0 else "+", "*".join(factors)))
-    sign, first = parts[0]
-    return ("-" if sign == "-" else "") + first + "".join(f" {s} {t}" for s, t in parts[1:])
+        text += (" - " if coefficient < 0 else " + ") + "*".join(factors)
+    return ("-" if text.startswith(" - ") else "") + text[3:]
 
 
-def _call_factor(call: DimCall, alone: bool) -> str:
-    text = str(call)
-    return text if call.op in ("min", "max") else f"({text})"
-
-
-def _python(dim: Dim) -> str:
-    return str(dim)  # the text of a dim is also a Python expression
+def _factor(atom: Atom) -> str:
+    return str(atom) if isinstance(atom, str) or atom.op in ("min", "max") else f"({atom})"
