@@ -292,7 +292,8 @@ def test_public_names_are_complete():
     import tilewright
     from tilewright.ir import errors
 
-    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    found = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
+    classes = {name for name, value in found.items() if issubclass(value, errors.TilewrightError)}
     assert classes <= set(tilewright.__all__)
     assert classes <= set(dir(tilewright))
     assert all(getattr(tilewright, name) is getattr(errors, name) for name in classes)
