@@ -1,6 +1,6 @@
 """Graph and weights -> program and packed weights: the middle that every front end shares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +10,18 @@ from ..codegen.build import build
 from ..codegen.group import make_plan
 from ..ir import switches
 from ..ir.errors import PassError
-from ..ir.graph import Graph
-from ..ir.lazy_arrays import LazyArrays
+from ..ir.evaluate import evaluate
+from ..ir.graph import Graph, Value
+from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.plan import Plan
-from ..ir.program import Program
+from ..ir.program import Buffer, Program
 from ..ir.progress import Progress, unwatched
 from ..ir.steps import HostCall, walk
 from ..ir.target import Target
 from ..ir.text import print_plan
-from ..passes import Pass, Report
+from ..passes import Pass, PassResult, Report
+from ..passes.rewrite import remove_dead
 from .counted import counted
-from .packed_weights import packed_weights
 from .watching import dump_program, start_logging
 
 
@@ -62,6 +63,35 @@ def compile_graph(
     dump_program(plan, program)
     arrays = counted(packed_weights(result, weights.__getitem__, program), "pack", progress)
     return Compiled(program, arrays, result.report, plan)
+
+
+def packed_weights(
+    result: PassResult, load: Callable[[str], np.ndarray], program: Program
+) -> LazyArrays:
+    """Weights of `program` as they are encoded, computed from the original ones.
+
+    `load` gives an original weight by name. Nothing is kept: look each one up once.
+    """
+    sources: dict[str, Value] = {}
+    if result.prepare is not None:
+        names = [v.name or "" for v in result.graph.weights]
+        sources = dict(zip(names, result.prepare.outputs, strict=True))
+
+    def read(buffer: Buffer) -> np.ndarray:
+        if result.prepare is None:
+            array = load(buffer.name)
+        else:
+            graph = remove_dead(result.prepare.replace(outputs=(sources[buffer.name],)))
+            (array,), _ = evaluate(graph, {}, load, precision=None)
+        dtype = buffer.type.dtype
+        return buffer.encoding.pack(array.astype(dtype.numpy, copy=False), dtype)
+
+    return LazyArrays(
+        {
+            b.name: LazyArray(b.stored.shape, b.stored.dtype, lambda b=b: read(b))
+            for b in program.weights
+        }
+    )
 
 
 def _check_finished(pipeline: Sequence[Pass]) -> None:

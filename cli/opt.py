@@ -50,7 +50,10 @@ def opt(
     from .. import passes as layer  # loads every pass
 
     if list_all:
-        listed = {"passes": _list_passes(), "pipelines": _list_pipelines()}
+        listed = {
+            "passes": [_described(name, each) for name, each in layer.registry().items()],
+            "pipelines": {name: [str(p) for p in make()] for name, make in layer.PIPELINES.items()},
+        }
         if as_json:
             print_json(listed)
         else:
@@ -105,26 +108,12 @@ def read_text(file: str) -> str:
         return path.read_text(encoding="utf-8")
 
 
-def _list_passes() -> list[dict]:
-    from .. import passes as layer
-
-    return [
-        {
-            "name": name,
-            "doc": (cls.__doc__ or "").splitlines()[0],
-            "options": {
-                option.name: None if option.default is MISSING else option.default
-                for option in fields(cls)
-            },
-        }
-        for name, cls in layer.registry().items()
-    ]
-
-
-def _list_pipelines() -> dict[str, list[str]]:
-    from .. import passes as layer
-
-    return {name: [str(each) for each in make()] for name, make in layer.PIPELINES.items()}
+def _described(name: str, each: type) -> dict:
+    return {
+        "name": name,
+        "doc": (each.__doc__ or "").splitlines()[0],
+        "options": {f.name: None if f.default is MISSING else f.default for f in fields(each)},
+    }
 
 
 def _render_list(listed: dict) -> str:

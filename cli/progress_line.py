@@ -3,23 +3,20 @@ every ten seconds.
 """
 
 import contextlib
-import io
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 from ..ir.progress import UNITS, Progress, unwatched
 from .console import human_bytes
 
 BAR = 24  # columns
 COLUMNS = 80  # of a terminal that does not tell
-REDRAW = 0.5  # seconds between drawings while nothing is reported: the line shows that time passes
 LEAST = 0.05  # seconds between drawings while much is reported
-INTERVAL = 10.0  # seconds between lines where there is no terminal
 CERTAIN = 1.0  # seconds of a stage after which its speed tells what is left
 
 
@@ -44,9 +41,11 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
 class Watcher:
     """Keeps what was reported last, and draws it now and then from a thread of its own."""
 
-    def __init__(self, stream: TextIO, every: float, clock: Callable[[], float]):
+    every: float  # seconds between drawings while nothing is reported
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic):
         self._stream: TextIO | None = stream
-        self._every, self._clock = every, clock
+        self._clock = clock
         self._begin = self._stage_begin = clock()
         self._shown = ("start", 0, 1)
         self._lock = threading.RLock()  # two threads draw
@@ -83,7 +82,7 @@ class Watcher:
         raise NotImplementedError
 
     def _keep_drawing(self) -> None:
-        while not self._closed.wait(self._every):
+        while not self._closed.wait(self.every):
             self.draw()
 
     def _write(self, text: str) -> None:
@@ -103,16 +102,13 @@ class Watcher:
 class Line(Watcher):
     """One line of a terminal, redrawn in place: stage, bar, count, seconds so far and left."""
 
-    def __init__(
-        self,
-        stream: TextIO,
-        every: float = REDRAW,
-        clock: Callable[[], float] = time.monotonic,
-    ):
+    every = 0.5  # the line shows that time passes
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic):
         self._full = "━" if _can_show("━", stream) else "="
         self._drawn = float("-inf")
         self._unfinished = ""  # of what others write
-        super().__init__(stream, every, clock)
+        super().__init__(stream, clock)
 
     def show(self, stage: str, done: int, of: int) -> None:
         """Draws at once, but not at every one of many reports."""
@@ -152,11 +148,14 @@ class Line(Watcher):
         self._write(f"\r\x1b[2K{text}")
 
 
-class _Above(io.TextIOBase):
+class _Above:
     """Standard error while a line is drawn on it, for everybody else."""
 
     def __init__(self, line: Line):
         self._line, self._stream = line, sys.stderr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Write whole lines above the drawn one, and anything once that is gone."""
@@ -165,30 +164,11 @@ class _Above(io.TextIOBase):
         self._line.write_above(text)
         return len(text)
 
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    @property
-    def encoding(self) -> str:
-        return self._stream.encoding
-
 
 class Log(Watcher):
     """Lines, for a file or a log: one an interval, so none for work that is short."""
 
-    def __init__(
-        self,
-        stream: TextIO,
-        every: float = INTERVAL,
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        super().__init__(stream, every, clock)
+    every = 10.0
 
     def draw(self) -> None:
         """One more line."""

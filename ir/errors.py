@@ -1,7 +1,5 @@
 """The errors a caller may meet, one class for each thing the caller can do about it."""
 
-from collections.abc import Sequence
-
 MAX_COLUMNS = 600  # of a line of a message: more is not read, and may be a whole file
 
 
@@ -106,7 +104,7 @@ class OptionError(TilewrightError):
 MAX_LISTED = 10  # problems, or names, that one message shows
 
 
-def listed(items: Sequence[str], between: str = "\n") -> str:
+def listed(items: list[str] | tuple[str, ...], between: str = "\n") -> str:
     """The first problems as lines, or the first names in one; and how many there are besides."""
     more = len(items) - MAX_LISTED
     return between.join([*items[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])

@@ -64,8 +64,9 @@ class Array:
         self._device.download(self._memory, array)
         return array
 
-    def __int__(self) -> int:
-        return int(self.numpy())
+    def item(self) -> Any:
+        """The only element, as a number of Python's."""
+        return self.numpy().item()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False and self._host is None:

@@ -37,13 +37,16 @@ def drawn(stream: io.StringIO) -> list[str]:
 
 
 @pytest.fixture
-def clock():
+def clock(monkeypatch):
+    """Then nothing is drawn but when the test asks for it."""
+    for kind in (Line, Log):
+        monkeypatch.setattr(kind, "every", 3600)
     return Clock()
 
 
 def test_a_line_shows_how_far_the_work_is_and_is_gone_afterwards(clock):
     stream = io.StringIO()
-    line = Line(stream, 3600, clock)
+    line = Line(stream, clock)
     line.show("capture", 0, 1)
     line.show("compile", 7, 14)
     line.show("pack", 3 << 19, 6 << 20)
@@ -68,7 +71,7 @@ def test_a_line_never_fills_the_terminals_own(clock, monkeypatch, columns):
     """One that did would go on in the next, where no redrawing reaches it."""
     monkeypatch.setattr("tilewright.cli.progress_line._columns", lambda stream: columns)
     stream = io.StringIO()
-    line = Line(stream, 3600, clock)
+    line = Line(stream, clock)
     for stage, of in {"capture": 30, "compile": 3000, "pack": 15 << 40, "prompts": 2}.items():
         line.show(stage, 0, of)
         clock.now += 5
@@ -107,7 +110,7 @@ def test_nobody_who_reads_is_no_reason_to_stop(clock, kind):
         def write(self, text):
             raise BrokenPipeError
 
-    watcher = kind(Closed(), 3600, clock)
+    watcher = kind(Closed(), clock)
     watcher.show("capture", 1, 2)
     watcher.draw()
     watcher.draw()
@@ -115,7 +118,7 @@ def test_nobody_who_reads_is_no_reason_to_stop(clock, kind):
 
 
 def test_the_time_left_is_the_stages_own(clock):
-    line = Line(io.StringIO(), 3600, clock)
+    line = Line(io.StringIO(), clock)
     clock.now = 100
     line.show("capture", 0, 30)
     clock.now = 100.5
@@ -138,7 +141,7 @@ def test_the_time_left_is_the_stages_own(clock):
 
 def test_many_reports_are_few_drawings(clock):
     stream = io.StringIO()
-    line = Line(stream, 3600, clock)
+    line = Line(stream, clock)
     for number in range(1001):
         clock.now += 0.001
         line.show("prefill", number, 1000)
@@ -149,16 +152,17 @@ def test_many_reports_are_few_drawings(clock):
 
 def test_a_stream_that_knows_ascii_only():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    line = Line(stream, 3600)
+    line = Line(stream)
     line.show("lower", 1, 2)
     line.close()
     assert b"=" * (BAR // 2) in stream.buffer.getvalue()
 
 
 @pytest.mark.parametrize("kind", [Line, Log])
-def test_it_goes_on_while_nothing_is_reported(kind):
+def test_it_goes_on_while_nothing_is_reported(kind, monkeypatch):
     stream = io.StringIO()
-    watcher = kind(stream, 0.01)
+    monkeypatch.setattr(kind, "every", 0.01)
+    watcher = kind(stream)
     watcher.show("capture", 0, 1)
     deadline = time.monotonic() + 300
     while stream.getvalue().count("capture") < 5 and time.monotonic() < deadline:
@@ -172,7 +176,7 @@ def test_it_goes_on_while_nothing_is_reported(kind):
 
 def test_without_a_terminal_there_are_lines(clock):
     stream = io.StringIO()
-    log = Log(stream, 3600, clock)
+    log = Log(stream, clock)
     log.show("start", 0, 1)
     log.draw()
     log.show("capture", 0, 30)

@@ -1,21 +1,18 @@
-"""Any pass of the demonstration is reproduced from the text that was dumped before it."""
-
-import pytest
+"""Any pass of a language model is reproduced from the text that was dumped before it."""
 
 from tilewright import passes
-from tilewright.api.demo_model import demo_path
 from tilewright.codegen.group import make_plan
+from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.parse import parse_graph
 from tilewright.ir.text import print_graph, print_plan
 from tilewright.ir.types import bf16
 from tilewright.passes.pipelines import language_model
 
+from ..models.tiny import make
 
-@pytest.mark.slow
-def test_each_pass_of_the_demo_from_its_dump(tilewright, tmp_path):
-    from tilewright.frontend.huggingface import capture_causal_lm
 
-    captured = capture_causal_lm(demo_path())
+def test_each_pass_from_its_dump(tilewright, tmp_path):
+    captured = capture_causal_lm(make("llama-tied", num_hidden_layers=3))
     pipeline = language_model(bf16, max_tokens=8192)
     passes.run(captured.graph, pipeline, check=0, dump=tmp_path)
     before = tmp_path / "00-input.ir"
