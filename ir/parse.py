@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from . import ops as _ops  # noqa: F401  declares every op
-from .builder import complete_attrs, infer
+from .builder import Builder
 from .dim import Dim, Symbol
 from .dim_text import parse_dim
 from .errors import ParseError, TilewrightError
-from .graph import Graph, Node, Value
+from .graph import Graph, Value
 from .op import Op, get_op
 from .types import DTYPES, DType, TensorType
 
@@ -60,15 +59,12 @@ class _GraphParser:
 
     def __init__(self, path: str, lines: list[_Line], at: int = 0, depth: int = 0):
         self.path, self.lines, self.at, self.depth = path, lines, at, depth
-        self.symbols: dict[str, Symbol] = {}
+        self.builder = Builder()
         self.values: dict[str, Value] = {}
-        self.arguments: dict[str, list[Value]] = {"input": [], "weight": [], "state": []}
-        self.nodes: list[Node] = []
-        self.updates: dict[str, Value] = {}
 
     def graph(self, label: str = "") -> Graph:
         header = re.compile(rf"{re.escape(label)}graph @([\w.\-]+)$")
-        name = self.match(header, f"{label}graph @name").group(1)
+        self.builder.name = self.match(header, f"{label}graph @name").group(1)
         while self.peek() != "{":
             self.declaration()
         self.next()
@@ -76,37 +72,25 @@ class _GraphParser:
         while outputs is None:
             outputs = self.statement()
         self.match(re.compile(r"\}$"), "}")
-        return Graph(
-            name,
-            self.symbols,
-            tuple(self.arguments["input"]),
-            tuple(self.arguments["weight"]),
-            tuple(self.arguments["state"]),
-            tuple(self.nodes),
-            tuple(outputs),
-            self.updates,
-        )
+        return self.builder.graph(outputs)
 
     def declaration(self) -> None:
         line = self.next()
         if match := _DIM.match(line.text):
             name, lo, hi, multiple, hint = match.groups()
-            self.symbols[name] = Symbol(
-                name,
-                int(lo),
-                int(hi) if hi else None,
-                int(multiple or 1),
-                int(hint) if hint else None,
+            bounds = int(lo), int(hi) if hi else None
+            self.builder.symbols[name] = Symbol(
+                name, *bounds, int(multiple or 1), int(hint) if hint else None
             )
         elif match := _ARGUMENT.match(line.text):
             kind, name, type_text = match.groups()
-            value = Value(self.type(type_text, line), name)
-            self.arguments[kind].append(value)
-            self.define(f"%{name}", value, line)
+            declare = self.builder.input if kind == "input" else self.builder.state
+            type = self.type(type_text, line)
+            self.define(f"%{name}", declare(name, type.shape, type.dtype), line)
         elif match := _WEIGHT.match(line.text):
             label, name, type_text = match.groups()
-            value = Value(self.type(type_text, line), ast.literal_eval(name))
-            self.arguments["weight"].append(value)
+            type = self.type(type_text, line)
+            value = self.builder.weight(ast.literal_eval(name), type.shape, type.dtype)
             self.define(f"%{label}", value, line)
         else:
             raise self.error("expected dim, input, weight, state or {", line)
@@ -116,7 +100,7 @@ class _GraphParser:
         if line.text == "return" or line.text.startswith("return "):
             return [self.value(n.strip(), line) for n in line.text[7:].split(",") if n.strip()]
         if match := _UPDATE.match(line.text):
-            self.updates[match.group(1)] = self.value(match.group(2), line)
+            self.builder.updates[match.group(1)] = self.value(match.group(2), line)
         else:
             self.node(line)
         return None
@@ -151,14 +135,11 @@ class _GraphParser:
         for name, (annotation, _) in op.attrs.items():
             if annotation is Graph:
                 attrs[name] = self.region(name, line)
-        full = self.guard(line, complete_attrs, op, attrs)
-        inferred = self.guard(line, infer, op, operands, full)
+        values = self.guard(line, self.builder.node, op, operands, attrs).results
         written = [self.type(t, line) for t in split_top(type_text)]
-        if list(inferred) != written:
-            shown = ", ".join(map(str, inferred))
+        if [value.type for value in values] != written:
+            shown = ", ".join(str(value.type) for value in values)
             raise self.error(f"{op.name} gives {shown}, the text says {type_text.strip()}", line)
-        values = tuple(Value(t) for t in inferred)
-        self.nodes.append(Node(op, operands, full, values))
         labels = [r.strip() for r in results.split(",")]
         if len(labels) != len(values):
             raise self.error(f"{op.name} has {len(values)} results, {len(labels)} are named", line)
