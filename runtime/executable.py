@@ -113,15 +113,13 @@ class Executable:
 
     # ---- running -----------------------------------------------------------------------------
 
-    def __call__(self, *inputs: Any, out: Sequence[Any] | None = None, **named: Any) -> list[Array]:
-        """Run with arrays in the program's order, or by name. -> new arrays, or `out` filled.
+    def __call__(self, *inputs: Any, out: Sequence[Any] | None = None) -> list[Array]:
+        """Run with arrays in the program's order. -> new arrays, or `out` filled.
 
         ShapeError lists every argument of a wrong rank or dtype, DimError every size that does not
         fit; IndexOutOfRange and DivisionByZero say which data the program has no result for. States
         are updated in place. When this returns the device is done.
         """
-        if named:
-            inputs = self._in_order(inputs, named)
         self.device.enter()
         stream = self.device.dlpack_stream
         views = [view_of(array, stream) for array in inputs]
@@ -139,16 +137,6 @@ class Executable:
             del kept
             self.faults.raise_first()
         return results if out is None else list(out)
-
-    def _in_order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        names = self.program.inputs
-        wrong = [name for name in named if name not in names[len(inputs) :]]
-        if wrong:
-            raise ShapeError(
-                f"{self.program.name} takes no argument {', '.join(wrong)} by name here",
-                facts=f"inputs in order: {', '.join(names)}; {len(inputs)} were given by position",
-            )
-        return (*inputs, *(named[name] for name in names[len(inputs) :] if name in named))
 
     def _check(self, views: Sequence[View]) -> None:
         if len(views) != len(self._inputs):

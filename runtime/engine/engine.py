@@ -35,14 +35,6 @@ class EngineConfig:
     seed: int = 0
 
 
-@dataclass(eq=False)
-class _Live:
-    """What the engine keeps of a sequence while it is not finished."""
-
-    arrival: float
-    ends: frozenset[int]  # tokens that end it
-
-
 class Engine:
     """Serves sequences with a runner: `add`, then `step` while `has_work`."""
 
@@ -78,7 +70,7 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         )
-        self._live: dict[Sequence, _Live] = {}
+        self._live: set[Sequence] = set()  # those that are not finished
 
     def after_fork(self) -> None:
         """In a forked process: what ran is the parent's to finish, and here it ends as aborted.
@@ -101,11 +93,12 @@ class Engine:
         seed = params.seed
         if seed is None:
             seed = np.random.SeedSequence([self.config.seed, self._next_id]).generate_state(1)[0]
-        sequence = Sequence(self._next_id, tuple(map(int, prompt)), params, int(seed))
+        ends = frozenset() if params.ignore_eos else self.config.eos_token_ids
+        ends |= frozenset(params.stop_token_ids)
+        sequence = Sequence(self._next_id, tuple(map(int, prompt)), params, int(seed), ends)
         sequence.text = self._text_stream(sequence)
         self.scheduler.add(sequence)
-        ends = frozenset() if params.ignore_eos else self.config.eos_token_ids
-        self._live[sequence] = _Live(time.perf_counter(), ends | frozenset(params.stop_token_ids))
+        self._live.add(sequence)
         return sequence
 
     def check(self, prompt: Seq[int], params: SamplingParams) -> None:
@@ -226,7 +219,7 @@ class Engine:
             params = sequence.params
             forbidden: frozenset[int] = frozenset()
             if sequence.num_output < params.min_tokens:
-                forbidden = self._live[sequence].ends
+                forbidden = sequence.ends
             try:
                 if samples and tokens[row] < 0:  # the program found no likeliest
                     raise not_numbers(result.logits()[row], sequence)
@@ -256,16 +249,16 @@ class Engine:
         return changed
 
     def _append(self, sequence: Sequence, choice: SampledToken) -> None:
-        params, live, token = sequence.params, self._live[sequence], choice.token
+        params, token = sequence.params, choice.token
         sequence.tokens.append(token)
         self.stats.generated_tokens += 1
         if choice.top is not None:
             sequence.logprobs.append(choice.top)
             sequence.cumulative_logprob += choice.logprob or 0.0
         if sequence.first_token_seconds is None:
-            sequence.first_token_seconds = time.perf_counter() - live.arrival
+            sequence.first_token_seconds = time.perf_counter() - sequence.arrival
             self.stats.first_token_seconds = sequence.first_token_seconds
-        is_end = token in live.ends and sequence.num_output >= params.min_tokens
+        is_end = token in sequence.ends and sequence.num_output >= params.min_tokens
         if sequence.text is not None and (not is_end or params.include_stop_str_in_output):
             sequence.text.push(token, can_stop=sequence.num_output >= params.min_tokens)
         if is_end:
@@ -289,7 +282,7 @@ class Engine:
             self._close(sequence)
 
     def _close(self, sequence: Sequence) -> None:
-        del self._live[sequence]
+        self._live.remove(sequence)
         self.stats.finished += 1
         if sequence.text is not None:
             try:
@@ -313,7 +306,7 @@ class Engine:
         """AssertionError when pages, queues and records disagree."""
         self.scheduler.check_integrity()
         held = {*self.scheduler.running, *self.scheduler.waiting}
-        assert held == set(self._live), "records of sequences that are not there, or none of some"
+        assert held == self._live, "records of sequences that are not there, or none of some"
         if not held:
             assert self.pool.num_used == 0, f"{self.pool.num_used} pages are held by nobody"
 

@@ -171,7 +171,6 @@ class Scheduler:
         self.running.remove(victim)
         self._release(victim)
         victim.status = Status.WAITING
-        victim.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.appendleft(victim)
 

@@ -1,5 +1,6 @@
 """A sequence: one prompt and what has been generated for it so far."""
 
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -31,6 +32,8 @@ class Sequence:
     prompt: tuple[int, ...]
     params: SamplingParams
     seed: int
+    ends: frozenset[int] = frozenset()  # tokens that end it
+    arrival: float = field(default_factory=time.perf_counter)
     tokens: list[int] = field(default_factory=list)  # prompt and output
     pages: list[int] = field(default_factory=list)
     page_row: np.ndarray = field(init=False)  # the same, i32
@@ -39,7 +42,6 @@ class Sequence:
     finish_reason: str | None = None  # stop | length | abort | error
     stop_reason: int | str | None = None  # the stop token or string, None for an end-of-text token
     error: TilewrightError | None = None
-    num_preemptions: int = 0
     cumulative_logprob: float = 0.0
     logprobs: list[dict[int, float]] = field(default_factory=list)
     # of prompt[1], prompt[2], ..., as far as they are computed; empty unless they were asked for

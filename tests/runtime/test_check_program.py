@@ -162,7 +162,7 @@ def test_a_program_that_has_passed_is_not_looked_at_again(monkeypatch):
     program = chain()
     check_program(program)
     damage = lambda _: iter(["damaged"])  # noqa: E731
-    monkeypatch.setattr("tilewright.runtime.check_program.check_steps", damage)
+    monkeypatch.setattr("tilewright.runtime.check_program._steps", damage)
     check_program(program)
     with pytest.raises(ArtifactError, match="damaged"):
         check_program(replace(program))  # another one, though it is equal
