@@ -94,17 +94,15 @@ class DotEmitter(Emitter):
             pid_m = body.name(f"{first} + ({pid} % {width}) % {size}", prefix="pid")
             pid_n = body.name(f"({pid} % {width}) // {size}", prefix="pid")
         self.fixed = {
-            part.m.name: self._axis(pid_m, schedule.bm, part.m.extent, self.m_dim, "m"),
-            part.n.name: self._axis(pid_n, schedule.bn, part.n.extent, self.n_dim, "n"),
+            axis.name: self.scalars.span(f"{pid} * {size}", size, dim, axis.extent, prefix)
+            for axis, pid, size, dim, prefix in (
+                (part.m, pid_m, schedule.bm, self.m_dim, "m"),
+                (part.n, pid_n, schedule.bn, self.n_dim, "n"),
+            )
         }
         if part.batch:
             index = body.name("tl.program_id(1)", prefix="b")
-            self.fixed |= self.scalars.split(part.batch, index)
-
-    def _axis(self, pid: str, size: int, extent, dim: int, prefix: str) -> AxisVar:
-        lanes = f"tl.arange(0, {size}){'[:, None]' if dim == 0 else '[None, :]'}"
-        index = self.body.name(f"{pid} * {size} + {lanes}", prefix=prefix)
-        return AxisVar(index, frozenset([dim]), self.scalars.below(index, extent, size))
+            self.fixed |= self.scalars.split(part.batch, AxisVar(index))
 
     def step(self, accs: list[str], stats: list[str]) -> None:
         """One turn of the loop over k."""
@@ -127,13 +125,9 @@ class DotEmitter(Emitter):
 
     def operand(self, k_dim: int, shape: list[int]) -> Env:
         """Elements of an operand whose k lies along `k_dim`."""
-        part, bk = self.part, self.schedule.bk
-        lanes = f"tl.arange(0, {bk}){'[:, None]' if k_dim == 0 else '[None, :]'}"
-        depends = frozenset([part.k.name])
-        k = self.body.name(f"at + {lanes}", depends, "k")
-        mask = self.scalars.below(k, part.k.extent, bk, depends)
-        axes = {**self.fixed, part.k.name: AxisVar(k, frozenset([k_dim]), mask)}
-        return self.env(axes, shape, eviction=self.eviction)
+        k, size = self.part.k, self.schedule.bk
+        span = self.scalars.span("at", size, k_dim, k.extent, "k", frozenset([k.name]))
+        return self.env({**self.fixed, k.name: span}, shape, eviction=self.eviction)
 
     def fed(self, env: Env, element: Element) -> str:
         """The operand in the dtype the matrix unit takes."""
@@ -158,5 +152,4 @@ class DotEmitter(Emitter):
         for stat, reduction in zip(stats, part.stats):
             refs[reduction.name] = Val(stat, axes, frozenset([self.m_dim]))
         env = self.env(self.fixed, self.result_shape, refs)
-        for store in part.stores:
-            env.store(store)
+        env.write(part.stores)

@@ -220,24 +220,31 @@ class Env:
             return None
         return self.body.name(f"{index} < {self.dim(extent).text}", axes, "in")
 
-    def split(
+    def span(
         self,
-        axes: Sequence[Axis],
-        index: str,
-        dims: frozenset[int] = NOTHING,
-        mask: str | None = None,
-    ) -> dict[str, AxisVar]:
+        start: str,
+        size: int,
+        dim: int,
+        extent: Dim,
+        prefix: str = "t",
+        axes: frozenset[str] = NOTHING,
+    ) -> AxisVar:
+        """The `size` indices from `start` on, along one of two dims."""
+        lanes = f"tl.arange(0, {size}){'[:, None]' if dim == 0 else '[None, :]'}"
+        index = self.body.name(f"{start} + {lanes}", axes, prefix)
+        return AxisVar(index, frozenset([dim]), self.below(index, extent, size, axes))
+
+    def split(self, axes: Sequence[Axis], flat: AxisVar) -> dict[str, AxisVar]:
         """Variables for `axes` from a flat index over them, the last axis fastest."""
         result = {}
-        rest = index
+        rest = flat.text
         for axis in reversed(axes[1:]):
             extent = self.dim(axis.extent).text
-            result[axis.name] = AxisVar(
-                self.body.name(f"{rest} % {extent}", prefix="at"), dims, mask
-            )
+            index = self.body.name(f"{rest} % {extent}", prefix="at")
+            result[axis.name] = replace(flat, text=index)
             rest = self.body.name(f"{rest} // {extent}", prefix="at")
         if axes:
-            result[axes[0].name] = AxisVar(rest, dims, mask)
+            result[axes[0].name] = replace(flat, text=rest)
         return result
 
     def inside(
@@ -298,8 +305,12 @@ class Env:
             options += f', eviction_policy="{self.eviction[load.param]}"'
         return self._named(f"tl.load({pointer}{options})", [offset, *masks], "x")
 
-    def store(self, store: Store) -> None:
-        """Write a value at every point of the tile that is inside all axes."""
+    def write(self, stores: Iterable[Store]) -> None:
+        """Write values at every point of the tile that is inside all axes."""
+        for store in stores:
+            self._store(store)
+
+    def _store(self, store: Store) -> None:
         inner = self._indirect(store.indirect, ())
         stored = self.kernel.params[store.param].type.dtype
         value = self.to(self.value(store.value), store.value.dtype, stored)

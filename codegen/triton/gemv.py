@@ -63,12 +63,10 @@ class GemvEmitter(Emitter):
         elif part.m.extent != 1:
             # no division: with one row all time goes to reading w, the sooner begun the better
             first = body.name("tl.program_id(1)", prefix="m")
-        n = body.name(f"{tile} * {bn} + tl.arange(0, {bn})[:, None]", prefix="n")
-        mask = self.scalars.below(n, part.n.extent, bn)
-        axes = {part.n.name: AxisVar(n, frozenset([0]), mask)}
+        axes = {part.n.name: self.scalars.span(f"{tile} * {bn}", bn, 0, part.n.extent, "n")}
         if part.batch:
             index = body.name("tl.program_id(2)", prefix="b")
-            axes |= self.scalars.split(part.batch, index)
+            axes |= self.scalars.split(part.batch, AxisVar(index))
         self.rows = [self.row(first, number, axes) for number in range(rows)]
         lanes = body.name(f"tl.arange(0, {self.schedule.bk})[None, :]", prefix="lane")
         extent = part.k.extent
@@ -188,5 +186,4 @@ class GemvEmitter(Emitter):
                 text = f"tl.sum({variable}, axis=1, keep_dims=True)"
                 refs[name] = Val(self.body.name(text, prefix="r"), axes, frozenset([0]))
         env = self.env(row.axes, [self.schedule.bn, 1], refs)
-        for store in self.part.stores:
-            env.store(store)
+        env.write(self.part.stores)

@@ -7,7 +7,7 @@ from math import gcd
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.facts import Facts
 from ..loops import Axis, Pointwise
-from .elements import Env
+from .elements import AxisVar, Env
 from .launch import Emitter
 
 LEAST_WIDTH = 32  # of a tile's rows, in elements: what a warp takes at once
@@ -77,7 +77,7 @@ def _part(scalars: Env, part: Pointwise, tile: _Tile, at: str) -> None:
     if tile.rows is None:
         index = body.name(f"{at} * {tile.width} + tl.arange(0, {tile.width})", prefix="at")
         mask = scalars.below(index, total, tile.width)
-        axes = scalars.split(tile.inner, index, frozenset([0]), mask)
+        axes = scalars.split(tile.inner, AxisVar(index, frozenset([0]), mask))
         shape = [tile.width]
     else:
         columns = scalars.dim(tile.columns).text
@@ -85,11 +85,10 @@ def _part(scalars: Env, part: Pointwise, tile: _Tile, at: str) -> None:
         column = f"{at} % {columns} * {tile.width} + tl.arange(0, {tile.width})[None, :]"
         row, column = body.name(row, prefix="row"), body.name(column, prefix="at")
         mask = scalars.below(row, product(a.extent for a in tile.outer), tile.rows)
-        axes = scalars.split(tile.outer, row, frozenset([0]), mask)
-        axes |= scalars.split(tile.inner, column, frozenset([1]))
+        axes = scalars.split(tile.outer, AxisVar(row, frozenset([0]), mask))
+        axes |= scalars.split(tile.inner, AxisVar(column, frozenset([1])))
         shape = [tile.rows, tile.width]
     if not part.axes:  # a single element
         shape = []
     env = Env(body, scalars.kernel, part.axes, axes, shape)
-    for store in part.stores:
-        env.store(store)
+    env.write(part.stores)

@@ -32,17 +32,11 @@ class ReduceEmitter(Emitter):
     def emit(self) -> tuple[Dim, ...]:
         rows, block = self.schedule.rows, self.schedule.block
         total = product(a.extent for a in self.part.rows)
-        start = "tl.program_id(0)" if rows == 1 else f"tl.program_id(0) * {rows}"
         if rows == 1:
-            self.row = self.body.name(start, prefix="row")
-            row_dims: frozenset[int] = frozenset()
-            mask = None
+            row = AxisVar(self.body.name("tl.program_id(0)", prefix="row"))
         else:
-            self.row = self.body.name(f"{start} + tl.arange(0, {rows})[:, None]", prefix="row")
-            row_dims = frozenset([ROWS])
-            mask = self.scalars.below(self.row, total, rows)
-        self.rows = self.scalars.split(self.part.rows, self.row, row_dims, mask)
-        self.row_mask = mask
+            row = self.scalars.span(f"tl.program_id(0) * {rows}", rows, ROWS, total, "row")
+        self.rows = self.scalars.split(self.part.rows, row)
         self.shape = [rows, block]
         lanes = self.body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")
         if self.schedule.is_persistent:
@@ -54,8 +48,7 @@ class ReduceEmitter(Emitter):
                 for reduction in phase:
                     self.whole(reduction, tile)
             self.row_stores()
-            for store in self.part.stores:
-                tile.store(store)
+            tile.write(self.part.stores)
         else:
             for phase in self.part.phases:
                 self.sweep(phase, lanes)
@@ -63,8 +56,7 @@ class ReduceEmitter(Emitter):
             if self.part.stores:
                 with self.loop():
                     tile = self.step(lanes)
-                    for store in self.part.stores:
-                        tile.store(store)
+                    tile.write(self.part.stores)
         return (ceildiv(total, rows),)
 
     # ---- the axis ----
@@ -135,5 +127,4 @@ class ReduceEmitter(Emitter):
     def row_stores(self) -> None:
         """Stores made once a row."""
         env = self.env(self.rows, [self.schedule.rows, 1], self.refs)
-        for store in self.part.row_stores:
-            env.store(store)
+        env.write(self.part.row_stores)

@@ -68,10 +68,10 @@ class ScanEmitter(Emitter):
         part, body, rows, block = self.part, self.body, self.schedule.rows, self.schedule.block
         piece = self.schedule.piece
         program = "tl.program_id(0)" if piece is None else "tl.program_id(1)"
-        self.row = body.name(f"{program} * {rows} + tl.arange(0, {rows})[:, None]", prefix="row")
         total = product(a.extent for a in part.rows)
-        self.row_mask = self.scalars.below(self.row, total, rows)
-        self.rows = self.scalars.split(part.rows, self.row, frozenset([ROWS]), self.row_mask)
+        row = self.scalars.span(f"{program} * {rows}", rows, ROWS, total, "row")
+        self.row, self.row_mask = row.text, row.mask
+        self.rows = self.scalars.split(part.rows, row)
         self.lanes = body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")
         body.line(f"carry = tl.full([{rows}, 1], {self.start}, {self.kind})")
         if piece is None:
@@ -163,8 +163,7 @@ class ScanEmitter(Emitter):
         every = frozenset((*(a.name for a in part.rows), part.axis.name))
         result = scanned if part.dtype != bool_ else body.name(f"{scanned} != 0", every)
         env.refs[RESULT] = Val(result, every, frozenset([ROWS, AXIS]))
-        for store in part.stores:
-            env.store(store)
+        env.write(part.stores)
 
     def step(self, at: str, axes: tuple[str, ...]) -> None:
         """Scan the block, and carry what it comes to."""

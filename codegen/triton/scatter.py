@@ -80,8 +80,7 @@ class ScatterEmitter(Emitter):
         body.line(f"acc = ({env.whole(start)}).to({value_type(carried(part.dtype))})")
         if part.updates != 0:  # else an index that is the same for all is looked up all the same
             self.go_through() if self.schedule.order is None else self.find()
-        for store in part.stores:
-            env.store(store)
+        env.write(part.stores)
         return (self.tiles * self.columns * product(a.extent for a in part.outer),)
 
     def places(self) -> None:
@@ -89,13 +88,13 @@ class ScatterEmitter(Emitter):
         part, body, rows, width = self.part, self.body, self.schedule.rows, self.schedule.width
         tiles, columns = (self.scalars.dim(d).text for d in (self.tiles, self.columns))
         body.line("pid = tl.program_id(0)")
-        column = body.name(f"pid % {columns} * {width} + tl.arange(0, {width})[None, :]")
-        row = body.name(f"pid // {columns} % {tiles} * {rows} + tl.arange(0, {rows})[:, None]")
+        behind = product(a.extent for a in part.inner)
+        column = self.scalars.span(f"pid % {columns} * {width}", width, 1, behind)
+        place = f"pid // {columns} % {tiles} * {rows}"
+        self.target = self.scalars.span(place, rows, 0, part.target.extent)
         before = body.name(f"pid // ({columns} * {tiles})")
-        within = self.scalars.below(column, product(a.extent for a in part.inner), width)
-        self.target = AxisVar(row, TARGET, self.scalars.below(row, part.target.extent, rows))
-        self.lines_at = self.scalars.split(part.outer, before)
-        self.lines_at |= self.scalars.split(part.inner, column, INNER, within)
+        self.lines_at = self.scalars.split(part.outer, AxisVar(before))
+        self.lines_at |= self.scalars.split(part.inner, column)
         every = frozenset(a.name for a in part.axes)
         result = "acc" if part.dtype != bool_ else "(acc != 0)"
         self.refs = {RESULT: Val(result, every, TARGET | INNER)}

@@ -138,8 +138,7 @@ class _SortEmitter(Emitter):
             self.part.rank.name: AxisVar("rank", lanes | ROWS, "kept"),
         }
         env = self.env(axes, shape)
-        for store in self.part.stores:
-            env.store(store)
+        env.write(self.part.stores)
 
 
 class TileEmitter(_SortEmitter):
@@ -155,10 +154,8 @@ class TileEmitter(_SortEmitter):
         shown, extent = (self.scalars.dim(d).text for d in (tiles, part.axis.extent))
         body.line("pid = tl.program_id(0)")
         start = body.name(f"(pid % {shown} * {tile}).to(tl.int32)", prefix="start")
-        row = f"pid // {shown} * {many} + tl.arange(0, {many})[:, None]"
-        row = body.name(row, prefix="row")
-        there = self.scalars.below(row, count, many)
-        rows = self.scalars.split(part.rows, row, ROWS, there)
+        row = self.scalars.span(f"pid // {shown} * {many}", many, 0, count, "row")
+        rows = self.scalars.split(part.rows, row)
         lane = body.name(f"tl.arange(0, {tile})[None, :]", prefix="lane")
         place = body.name(f"{start} + {lane}", prefix="at")
         at = AxisVar(place, LANES, self.scalars.below(place, part.axis.extent))
@@ -174,12 +171,12 @@ rank = {lane} + tl.zeros({shape}, tl.int32)""")
         else:
             self.count(rows, at, key, start)
         room, row_room = (self.scalars.dim(d).text for d in run(part, tile, 0))
-        inside = "" if there is None else f" & {there}"
+        inside = "" if row.mask is None else f" & {row.mask}"
         body.line(f"kept = (rank < tl.minimum({room}, {extent} - {start})){inside}")
         if schedule.is_last:
             self.stores(rows, shape)
         else:
-            body.line(f"to = {row}.to(tl.int64) * {row_room} + pid % {shown} * {room} + rank")
+            body.line(f"to = {row.text}.to(tl.int64) * {row_room} + pid % {shown} * {room} + rank")
             body.line(f"tl.store({self.space(0)} + to, key, mask=kept)")
             body.line(f"tl.store({self.space(1)} + to, place, mask=kept)")
         return (ceildiv(count, many) * tiles,)
@@ -264,7 +261,7 @@ hi = tl.where(still & (goes == 0), middle, hi)""")
 rank = inside + lo
 kept = mine & (rank < {room_out})""")
         if schedule.is_last:
-            rows = self.scalars.split(self.part.rows, "row")
+            rows = self.scalars.split(self.part.rows, AxisVar("row"))
             self.stores(rows, [tile])
         else:
             self.lines(f"""
