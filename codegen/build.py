@@ -95,14 +95,9 @@ def build(
 
 def _made_by_engine(graph: Graph) -> dict[Value, Range]:
     """Ranges of a paged program's inputs: the engine refuses tokens that have no logits."""
-    vocab = graph.outputs[0].shape[-1]
-    named = {v.name: v for v in graph.inputs}
-    found: dict[Value, Range] = {}
-    if INPUT_IDS in named:
-        found[named[INPUT_IDS]] = (0, vocab - 1)
-    if LOGIT_ROWS in named:
-        found[named[LOGIT_ROWS]] = (0, named[SLOTS].shape[0] - 1)
-    return found
+    (slots,) = (v for v in graph.inputs if v.name == SLOTS)
+    limits = {INPUT_IDS: graph.outputs[0].shape[-1], LOGIT_ROWS: slots.shape[0]}
+    return {v: (0, limits[v.name] - 1) for v in graph.inputs if v.name in limits}
 
 
 def _backend(target: Target, progress: Progress) -> Backend:

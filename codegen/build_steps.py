@@ -72,7 +72,10 @@ class StepMaker:
             try:
                 if nodes[0].is_step:
                     (node,) = nodes
-                    made += self._maker(node)(self, node, names, base, name)
+                    maker = _MAKERS.get(node.op.kind) or _MAKERS.get(node.op.name)
+                    if maker is None:
+                        raise UnsupportedOp(f"no step runs {node.op.name}", where=node.loc or "")
+                    made += maker(self, node, names, base, name)
                 else:
                     low = lower_group(plan.graph, nodes, encodings, ranges)
                     args = [None if v is None else names[v] for v in low.values]
@@ -82,13 +85,6 @@ class StepMaker:
                 at = f" at {_loc(nodes)}" if _loc(nodes) else ""
                 self.problems.append(f"{name}, {ops}{at}: {error}")
         return made
-
-    def _maker(self, node: Node) -> "Maker":
-        if node.op.kind == "call":
-            return StepMaker.call
-        if node.op.name not in _MAKERS:
-            raise UnsupportedOp(f"no step runs {node.op.name}", where=node.loc or "")
-        return _MAKERS[node.op.name]
 
     # ---- launches ----------------------------------------------------------------------------
 
@@ -295,7 +291,8 @@ class StepMaker:
 
 Maker = Callable[[StepMaker, Node, Names, Dim, str], list[Step]]
 
-_MAKERS: dict[str, Maker] = {
+_MAKERS: dict[str, Maker] = {  # by the kind of op, or its name
+    "call": StepMaker.call,
     "cond": StepMaker.cond,
     "while_loop": StepMaker.while_loop,
     "scan": StepMaker.scan,

@@ -3,7 +3,7 @@
 Invariant: groups never depend on each other in a circle, so they can be put in order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any
@@ -125,23 +125,15 @@ class Groups:
 
     def leaves(self, node: Node) -> bool:
         """Whether a result of `node`, or a free view of it, is a result of the graph."""
-        for result in node.results:
-            if result in self.graph.results:
-                return True
-            for user in self.graph.uses.get(result, ()):
-                if user not in self.of and self.leaves(user):
-                    return True
-        return False
+        if not self.graph.results.isdisjoint(node.results):
+            return True
+        users = (u for result in node.results for u in self.graph.uses.get(result, ()))
+        return any(user not in self.of and self.leaves(user) for user in users)
 
-    def next_groups(self, group: Group) -> Iterator[Group]:
+    def next_groups(self, group: Group) -> list[Group]:
         """Groups that read what `group` computes."""
-        seen: set[Group] = {group}
-        for node in group.nodes:
-            for reader in self.readers(node):
-                other = self.of[reader]
-                if other not in seen:
-                    seen.add(other)
-                    yield other
+        found = dict.fromkeys(self.of[r] for node in group.nodes for r in self.readers(node))
+        return [other for other in found if other is not group]
 
     def same_elements(self, value: Value) -> Node | None:
         """The grouped node that makes `value`, through casts and added or dropped axes of 1."""

@@ -1,18 +1,20 @@
 """Which nodes depend on weights and constants only: they can be computed once, at build time."""
 
+from collections.abc import Callable
+
 from .dim import Expr
 from .graph import Graph, Node, Value
 
 
-def weight_only(graph: Graph) -> set[Node]:
-    """Nodes that read weights (and static constants) but no input, state or dim.
+def weight_only(graph: Graph, but: Callable[[Node], bool] = lambda node: False) -> set[Node]:
+    """Nodes that read weights (and static constants) but no input, state, dim, or result of `but`.
 
     Sources are not among them by themselves; a computation over static sources is.
     """
     found: set[Node] = set()
     for node in graph.nodes:
         if node.op.may_recompute and node.op.kind != "source" and is_static(node):
-            if all(_is_known(graph, v, found) for v in node.operands):
+            if all(_is_known(graph, v, found) for v in node.operands) and not but(node):
                 found.add(node)
     return found
 

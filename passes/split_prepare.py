@@ -52,8 +52,7 @@ def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
     The latter widen a stored weight, or are views around that: storing what they make would store
     the weight wide.
     """
-    moved = {n for n in weight_only(graph) if not _expands(n)}
-    moved = _closed(graph, moved)
+    moved = weight_only(graph, but=_expands)
     kept: set[Node] = set()
     decodes = decoding(graph)
     for node in reversed(graph.nodes):
@@ -67,18 +66,6 @@ def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
         if takes_less or is_view:
             kept.add(node)
     return moved, kept
-
-
-def _closed(graph: Graph, nodes: set[Node]) -> set[Node]:
-    """Those of `nodes` all of whose operands are weights, sources, or made by such nodes."""
-    found: set[Node] = set()
-    for node in graph.nodes:
-        if node in nodes and all(
-            graph.is_weight(v) or v.node in found or (v.node and v.node.op.kind == "source")
-            for v in node.operands
-        ):
-            found.add(node)
-    return found
 
 
 def _expands(node: Node) -> bool:

@@ -5,8 +5,6 @@ then norms go into the products they feed, then reductions take what surrounds t
 left merges among itself.
 """
 
-from collections.abc import Iterator
-
 from ...ir.errors import UnsupportedOp
 from ...ir.graph import Graph, Node, Value
 from ...ir.index_map import stored_strides
@@ -340,13 +338,8 @@ class Fusion:
                     groups.merge(current, group)
                     self.findings.fire("siblings")
 
-    def inputs(self, group: Group) -> Iterator[Value]:
+    def inputs(self, group: Group) -> list[Value]:
         """Values from outside the group, weights aside."""
-        members = set(self.groups.members(group))
-        seen: set[Value] = set()
-        for node in members:
-            for v in node.operands:
-                if (v.node is None or v.node not in members) and v not in seen:
-                    seen.add(v)
-                    if not self.graph.is_weight(v):
-                        yield v
+        members = dict.fromkeys(self.groups.members(group))
+        read = dict.fromkeys(v for node in members for v in node.operands)
+        return [v for v in read if v.node not in members and not self.graph.is_weight(v)]

@@ -11,13 +11,12 @@ from ...ir.dim import Dim, ceildiv, minimum, product, symbol
 from ...ir.errors import UnsupportedOp
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
-from ...ir.index_map import strided_sources
-from ...ir.indexing import coefficient_of, linearize
+from ...ir.index_map import stored_strides, strided_sources
+from ...ir.indexing import coefficient_of
 from ...ir.target import Target
 from ...ir.types import f32
 from ..cost import scaled
 from ..elements import index_facts
-from ..forward import forward_index, trailing_views
 from ..groups import Groups
 from ..inline import Inliner
 from ..loops import Load, LoopKernel, Part, feed_dtype
@@ -248,7 +247,7 @@ def _dense(inliner: Inliner, node: Node, given: dict[str, Value], output: Value)
         q=_view(inliner, node, q),
         k=_view(inliner, node, k),
         v=_view(inliner, node, v),
-        out=_stored(inliner, output),
+        out=_stored(inliner, node, output),
         mask=None if mask is None else _mask_view(inliner, node, mask, q.shape, k.shape[-2]),
         pages=None,
         batch=tuple(batch),
@@ -276,7 +275,7 @@ def _paged(inliner: Inliner, node: Node, given: dict[str, Value], output: Value)
             *table.shape,
             page_size,
         ),
-        out=_tokens_last(_stored(inliner, output)),
+        out=_tokens_last(_stored(inliner, node, output)),
         batch=(),
         queries=tokens,
         keys=0,
@@ -335,14 +334,10 @@ def _strided(inliner: Inliner, node: Node, value: Value) -> Located:
     return Located(load.param, base, tuple(strides))
 
 
-def _stored(inliner: Inliner, output: Value) -> Located:
+def _stored(inliner: Inliner, node: Node, output: Value) -> Located:
     """Where rows of the result go: the output, or what it is a one-to-one view of."""
-    result, views = trailing_views(inliner, output)
-    names = [f"_o{i}" for i in range(result.type.rank)]
-    index = tuple(inliner.axis(n, d) for n, d in zip(names, result.shape))
-    offset = linearize(forward_index(inliner, views, result, index), output.shape)
-    strides = tuple(coefficient_of(offset, name) for name in names)
-    assert None not in strides, f"{output} is no strided view of {result}"
+    strides = stored_strides(node.results[0], output, inliner.graph.facts)
+    assert None not in strides, f"{output} is no strided view of {node.results[0]}"
     return Located(inliner.param(output, is_written=True), 0, strides[:-1])
 
 
