@@ -23,7 +23,7 @@ from ..ir.errors import (
     TilewrightError,
     UnsupportedOp,
 )
-from ..ir.signature import Signature, parameters_of
+from ..ir.signature import Signature
 from ..ir.target import Target
 from ..ir.types import DTYPES
 from ..passes import Report
@@ -118,9 +118,7 @@ class CompiledModule(CallableModule):
             if any(variant.executable is None for variant in self.variants):
                 self._check_unchanged("their values are read when it is saved")
             states = self._current or self.variants[-1]
-            artifact = module_artifact(
-                self._name, parameters_of(self._signature), self.variants, states
-            )
+            artifact = module_artifact(self._name, self._signature, self.variants, states)
             return save_artifact(path, artifact)
 
     # ---- calls -----------------------------------------------------------------------------

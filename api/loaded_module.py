@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..ir.errors import ArtifactError, DimError, OptionError, joined
 from ..ir.progress import Progress, unwatched
-from ..ir.signature import callable_signature
 from ..runtime.artifact import Artifact, is_artifact, load_artifact, read_manifest
 from ..runtime.executable import Executable
 from ..runtime.stored_program import MODULE
@@ -38,7 +37,7 @@ class LoadedModule(CallableModule):
                 fix="write it by `tilewright.compile(module).save(path)`",
             )
         check_artifact(artifact, path)
-        super().__init__(artifact.facts["module"], callable_signature(artifact.parameters))
+        super().__init__(artifact.facts["module"], artifact.parameters)
         self.facts: Mapping[str, Any] = artifact.facts
         self.target = resolve_target(artifact.program.target)
         device = open_device(self.target)

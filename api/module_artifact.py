@@ -1,19 +1,19 @@
 """The artifact of a compiled module: its programs, with weights and states that they share."""
 
 from collections.abc import Sequence
+from inspect import Signature
 from typing import Any
 
 import numpy as np
 
 from ..ir.lazy_arrays import LazyArray, LazyArrays
-from ..ir.signature import Parameter
 from ..runtime.artifact import Artifact
 from ..runtime.stored_program import StoredProgram
 from . import cache
 
 
 def module_artifact(
-    name: str, parameters: tuple[Parameter, ...], variants: Sequence[Any], last: Any
+    name: str, parameters: Signature, variants: Sequence[Any], last: Any
 ) -> Artifact:
     """`variants` are CompiledVariants of one module; `last` is the one whose states count."""
     weights: dict[str, LazyArray] = {}  # of all programs, those that are equal once

@@ -115,7 +115,7 @@ def artifact_facts(artifact: "Artifact", sizes: str = "", index: int = 0) -> dic
 
 def _call_facts(artifact: "Artifact") -> dict | None:
     """How a module is called, and what each of its programs is for; None for a language model."""
-    from ..ir.signature import callable_signature, text_of
+    from ..ir.signature import text_of
 
     if artifact.parameters is None:
         return None
@@ -125,7 +125,7 @@ def _call_facts(artifact: "Artifact") -> dict | None:
         assert signature is not None, "a module's program is stored with one"
         given = {name: program.buffers[name].type for name in program.inputs}
         results = dict(enumerate(program.buffers[name].type for name in program.outputs))
-        names = [parameter.name for parameter in artifact.parameters]
+        names = list(artifact.parameters.parameters)
         programs.append(
             {
                 "takes": {n: text_of(t, given) for n, t in signature.named(names).items()},
@@ -134,7 +134,7 @@ def _call_facts(artifact: "Artifact") -> dict | None:
                 "steps": len(program.steps),
             }
         )
-    return {"parameters": str(callable_signature(artifact.parameters)), "programs": programs}
+    return {"parameters": str(artifact.parameters), "programs": programs}
 
 
 def bind_sizes(program: "Program", text: str) -> dict[str, int]:

@@ -5,7 +5,6 @@ the model's own classes are at hand, `Container.take` and `make` lead from and t
 a named tuple is one of the same fields, and any other class a `Record`.
 """
 
-import inspect
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,44 +68,6 @@ class Record(dict):
             return self[name]
         except KeyError:
             raise AttributeError(f"no field {name!r}; there are {', '.join(self)}") from None
-
-
-class _Default:
-    """A parameter's default, which is compiled in: only that there is one is known."""
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of the module's forward method; `kind` is a name of `inspect.Parameter`'s."""
-
-    name: str
-    kind: str
-    is_optional: bool = False
-
-
-def parameters_of(signature: inspect.Signature) -> tuple[Parameter, ...]:
-    """The parameters as plain data; what their defaults are is compiled in."""
-    return tuple(
-        Parameter(p.name, p.kind.name, p.default is not p.empty)
-        for p in signature.parameters.values()
-    )
-
-
-def callable_signature(parameters: Sequence[Parameter]) -> inspect.Signature:
-    """The inverse: binds arguments as the module's forward method does."""
-    return inspect.Signature(
-        [
-            inspect.Parameter(
-                p.name,
-                getattr(inspect.Parameter, p.kind),
-                default=_Default() if p.is_optional else inspect.Parameter.empty,
-            )
-            for p in parameters
-        ]
-    )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ But the binaries are code, which runs when the program is loaded: hashes show da
 them, so an artifact is to be trusted as far as its author.
 """
 
+import inspect
 import json
 import os
 import platform
@@ -30,7 +31,6 @@ from ..ir.errors import ArtifactError, shown
 from ..ir.lazy_arrays import LazyArrays
 from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
-from ..ir.signature import Parameter
 from ..ir.target import get_target
 from .cpu import instruction_sets
 from .plain_data import plain
@@ -70,7 +70,7 @@ class Artifact:
 
     programs: tuple[StoredProgram, ...]
     weights: Mapping[str, Any]
-    parameters: tuple[Parameter, ...] | None = None
+    parameters: inspect.Signature | None = None
     tokenizer_json: str | None = None
     chat_template: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)

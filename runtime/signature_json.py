@@ -1,9 +1,9 @@
 """Signatures to plain data and back; what is read is held against the program it is for."""
 
+import inspect
 import keyword
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from ..ir.errors import UnsupportedModel, listed, shown
@@ -14,10 +14,8 @@ from ..ir.signature import (
     Container,
     Input,
     Output,
-    Parameter,
     Signature,
     Tree,
-    callable_signature,
     path_to,
 )
 from .storage import damaged
@@ -62,18 +60,36 @@ def signature_from_json(data: Any, program: Program) -> Signature:
     return signature
 
 
-def parameters_to_json(parameters: tuple[Parameter, ...]) -> list[dict[str, Any]]:
+class _Default:
+    """A parameter's default, which is compiled in: only that there is one is known."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def parameters_to_json(parameters: inspect.Signature) -> list[dict[str, Any]]:
     """The parameters of a forward method."""
-    return [asdict(parameter) for parameter in parameters]
+    return [
+        {"name": p.name, "kind": p.kind.name, "is_optional": p.default is not p.empty}
+        for p in parameters.parameters.values()
+    ]
 
 
-def parameters_from_json(data: Any) -> tuple[Parameter, ...]:
-    """The inverse. ValueError, TypeError and the like when it is malformed."""
-    parameters = tuple(
-        Parameter(_name(p["name"]), p["kind"], p["is_optional"] is True) for p in data
+def parameters_from_json(data: Any) -> inspect.Signature:
+    """The inverse: binds arguments as the forward method does.
+
+    ValueError, TypeError and the like when it is malformed.
+    """
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                _name(p["name"]),
+                getattr(inspect.Parameter, p["kind"]),
+                default=_Default() if p["is_optional"] is True else inspect.Parameter.empty,
+            )
+            for p in data
+        ]
     )
-    callable_signature(parameters)  # raises where their kinds or order cannot be
-    return parameters
 
 
 # ---- writing -------------------------------------------------------------------------------

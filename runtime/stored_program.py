@@ -3,13 +3,14 @@
 An artifact's first program lies at its root, further ones of the same module in `programs/<n>/`.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir.program import Program
-from ..ir.signature import Parameter, Signature
+from ..ir.signature import Signature
 from ..ir.target import get_target
 from .program_json import program_from_json, program_to_json
 from .signature_json import parameters_to_json, signature_from_json, signature_to_json
@@ -44,7 +45,7 @@ def files_of(programs: Sequence[StoredProgram]) -> dict[str, Any]:
 
 
 def module_to_json(
-    parameters: tuple[Parameter, ...], programs: Sequence[StoredProgram]
+    parameters: inspect.Signature, programs: Sequence[StoredProgram]
 ) -> dict[str, Any]:
     """What module.json holds. UnsupportedModel for what plain data cannot tell."""
     entries = []
