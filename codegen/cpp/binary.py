@@ -85,18 +85,43 @@ def compile_library(
     A kernel's index at run time is its place in `sources`. `progress` hears of each file that is
     finished. On failure the sources are kept and BuildError says where, with the compiler's words.
     """
-    compiler = find_compiler()
+    compiler, flags = find_compiler(), flags_for(target)
     with scratch_folder() as folder:
-        return _build(compiler, folder, sources, target, progress)
+        units = _written(folder, sources)
+        jobs = []
+        for unit in units:
+            wanted = (*flags, *_SUPPORT.get(unit.name, ()))
+            jobs.append((unit, [*compiler, *wanted, "-c", unit.name, "-o", f"{unit.stem}.o"]))
+        made = {unit.with_suffix(".o"): _identity(unit, command) for unit, command in jobs}
+        for file, name in made.items():
+            if (content := _objects.get(name)) is not None:
+                file.write_bytes(content)
+        jobs = [job for job in jobs if not job[0].with_suffix(".o").is_file()]
+        files = len(made) + 1  # and the library
+        known = len(made) - len(jobs)
+        _run_all(folder, jobs, lambda done: progress("compile", known + done, files))
+        for file, name in made.items():
+            if file.is_file():  # else linking says what is wrong
+                _keep(name, file.read_bytes())
+        library = folder / "library.so"
+        objects = [f"{unit.stem}.o" for unit in units]
+        link = [*compiler, *flags, "-pthread", "-shared", "-o", library.name, *objects, "-lm"]
+        _Runner(folder).run(None, link)
+        content = library.read_bytes() if library.is_file() else b""
+        if content[:4] != ELF:
+            made = f"{len(content)} bytes of something else" if library.is_file() else "none"
+            raise BuildError(
+                "the C++ compiler made no shared library",
+                where=str(library),
+                facts=f"{' '.join(compiler)} ended well, and of the library there is {made}",
+                fix="name a C++ compiler that works with TILEWRIGHT_CXX",
+            )
+        progress("compile", files, files)
+        return content
 
 
-def _build(
-    compiler: tuple[str, ...],
-    folder: Path,
-    sources: Sequence[tuple[str, str]],
-    target: Target,
-    progress: Progress,
-) -> bytes:
+def _written(folder: Path, sources: Sequence[tuple[str, str]]) -> list[Path]:
+    """The files to compile, in a folder with their headers."""
     for header in sorted(_HERE.glob("*.h")):
         shutil.copyfile(header, folder / header.name)
     units = [folder / name for name in _SUPPORT]
@@ -109,38 +134,7 @@ def _build(
         unit = folder / (f"{members[0][0]}.cpp" if len(members) == 1 else f"kernels_{i}.cpp")
         unit.write_text("\n".join(source for _, source in members))
         units.append(unit)
-    flags = flags_for(target)
-    own = {unit: _SUPPORT.get(unit.name, ()) for unit in units}
-    jobs = [
-        (unit, [*compiler, *flags, *extra, "-c", unit.name, "-o", f"{unit.stem}.o"])
-        for unit, extra in own.items()
-    ]
-    made = {unit.with_suffix(".o"): _identity(unit, command) for unit, command in jobs}
-    for file, name in made.items():
-        if (content := _objects.get(name)) is not None:
-            file.write_bytes(content)
-    jobs = [job for job in jobs if not job[0].with_suffix(".o").is_file()]
-    files = len(made) + 1  # and the library
-    known = len(made) - len(jobs)
-    _run_all(folder, jobs, lambda done: progress("compile", known + done, files))
-    for file, name in made.items():
-        if file.is_file():  # else linking says what is wrong
-            _keep(name, file.read_bytes())
-    library = folder / "library.so"
-    objects = [f"{unit.stem}.o" for unit in units]
-    link = [*compiler, *flags, "-pthread", "-shared", "-o", library.name, *objects, "-lm"]
-    _Runner(folder).run(None, link)
-    content = library.read_bytes() if library.is_file() else b""
-    if content[:4] != ELF:
-        made = f"{len(content)} bytes of something else" if library.is_file() else "none"
-        raise BuildError(
-            "the C++ compiler made no shared library",
-            where=str(library),
-            facts=f"{' '.join(compiler)} ended well, and of the library there is {made}",
-            fix="name a C++ compiler that works with TILEWRIGHT_CXX",
-        )
-    progress("compile", files, files)
-    return content
+    return units
 
 
 # What files were compiled to, by all that decides it; the one used least recently comes first. A

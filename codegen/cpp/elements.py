@@ -179,6 +179,14 @@ class Scope:
         level.names[number] = variable
         return variable
 
+    @contextmanager
+    def assuming(self, condition: tuple[Dim, Dim], truth: bool) -> Iterator[None]:
+        """While it is decided whether lhs < rhs in Selects."""
+        before = self.assumed
+        self.assumed = {**before, condition: truth}
+        yield
+        self.assumed = before
+
     def decided(self, element: Element) -> Element:
         """The branch taken, where a Select's condition is assumed."""
         while isinstance(element, Select) and (element.lhs, element.rhs) in self.assumed:
@@ -239,13 +247,12 @@ class Scope:
         out = self.levels[-1]
         out.lines.append(f"{value_type(e.dtype)} {variable};")
         lhs, rhs = (self.offset(d, e.indirect) for d in (e.lhs, e.rhs))
-        before = dict(self.assumed)
-        for condition, side in (("if", e.then), ("else", e.other)):
-            self.assumed[e.lhs, e.rhs] = condition == "if"
-            test = f" ({lhs} < {rhs})" if condition == "if" else ""
-            with self.block(f"{condition}{test} {{"):
+        for head, truth, side in (
+            (f"if ({lhs} < {rhs}) {{", True, e.then),
+            ("else {", False, e.other),
+        ):
+            with self.assuming((e.lhs, e.rhs), truth), self.block(head):
                 self.write(f"{variable} = {self.emit(side)};")
-        self.assumed = before
         out.names[number] = variable
         return variable
 

@@ -78,8 +78,8 @@ def _cut(
         if axis not in deps:
             test = f"({scope.dim(select.lhs)} < {scope.dim(select.rhs)})"
             for head, truth in ((f"if {test} {{", True), ("else {", False)):
-                with scope.block(head):
-                    _assume(scope, condition, truth, axis, lo, hi, sinks, guard, budget - 1)
+                with scope.block(head), scope.assuming(condition, truth):
+                    _cut(scope, axis, lo, hi, sinks, guard, budget - 1)
             return
         found = _boundary(select, axis)
         if found is None:
@@ -91,9 +91,9 @@ def _cut(
             if start == stop:
                 continue
             head = "{" if start.isdigit() and stop.isdigit() else f"if ({start} < {stop}) {{"
-            with scope.block(head):
+            with scope.block(head), scope.assuming(condition, truth):
                 _narrow(scope, axis, start, stop)
-                _assume(scope, condition, truth, axis, start, stop, sinks, guard, budget - 1)
+                _cut(scope, axis, start, stop, sinks, guard, budget - 1)
             scope.facts = before
         return
     _loop(scope, axis, lo, hi, sinks, guard)
@@ -112,13 +112,6 @@ def _narrow(scope: Scope, axis: str, start: str, stop: str) -> None:
     low, high = scope.facts.bounds(symbol(axis))
     low = int(start) if start.isdigit() else low or 0
     scope.facts = scope.facts.narrowed(axis, low, int(stop) - 1 if stop.isdigit() else high)
-
-
-def _assume(scope: Scope, condition, truth, axis, lo, hi, sinks, guard, budget) -> None:
-    before = dict(scope.assumed)
-    scope.assumed[condition] = truth
-    _cut(scope, axis, lo, hi, sinks, guard, budget)
-    scope.assumed = before
 
 
 def _boundary(select: Select, axis: str) -> tuple[Dim, bool] | None:
