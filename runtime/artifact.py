@@ -33,7 +33,7 @@ from ..ir.program import Program
 from ..ir.progress import Progress, unwatched
 from ..ir.target import get_target
 from .cpu import instruction_sets
-from .plain_data import plain
+from .program_json import plain
 from .signature_json import parameters_from_json
 from .storage import (
     HASH_CHUNK,

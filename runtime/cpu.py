@@ -10,7 +10,7 @@ import re
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -265,20 +265,21 @@ class _Library:
                 fix="install what the message names, or compile again here",
             ) from error
         self._check_version()
-        close = self._library.tw_close
-        close.argtypes, close.restype = (), None
+        close = self._function("tw_close", None)
         what = (self._library._handle, close, self._path, self._file)
         unload = weakref.finalize(self, _unload, *what)
         unload.atexit = (
             False  # the process takes everything with it, runs of other threads included
         )
-        self._index = self._library.tw_kernel_index
-        self._index.argtypes, self._index.restype = (ctypes.c_char_p,), ctypes.c_int32
-        step = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
-        self.scratch_bytes = self._library.tw_scratch_bytes
-        self.scratch_bytes.argtypes, self.scratch_bytes.restype = step, ctypes.c_int64
-        self.run = self._library.tw_run
-        self.run.argtypes, self.run.restype = (*step, ctypes.c_void_p), ctypes.c_int32
+        self._index = self._function("tw_kernel_index", ctypes.c_int32, ctypes.c_char_p)
+        steps = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
+        self.scratch_bytes = self._function("tw_scratch_bytes", ctypes.c_int64, *steps)
+        self.run = self._function("tw_run", ctypes.c_int32, *steps, ctypes.c_void_p)
+
+    def _function(self, name: str, result: Any, *arguments: Any) -> Any:
+        function = getattr(self._library, name)
+        function.argtypes, function.restype = arguments, result
+        return function
 
     def _check_version(self) -> None:
         version = getattr(self._library, "tw_abi_version", None)

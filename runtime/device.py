@@ -7,7 +7,7 @@ told.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -45,10 +45,11 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Memory that somebody else keeps."""
+    """Memory that was not allocated for itself; `keep` is what keeps it, where nobody else does."""
 
     address: int
     nbytes: int
+    keep: Any = None
 
 
 class LaunchPlan(Protocol):

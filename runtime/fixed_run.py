@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ir.program import ALIGNMENT
 from .array import Array
-from .device import Device, Memory
+from .device import Device, Memory, Place
 from .executable import Executable
 
 LEAST_SHARED = 1 << 20
@@ -56,15 +56,16 @@ class FixedRun:
         end, output_starts = _place([t.nbytes * prod(s) for s, t in outputs], self._inputs_end)
         self._staging = np.zeros(max(self._inputs_end, 1), np.uint8)
         self._memory = memory.take(end, "inputs and outputs of prepared programs")
+        base = self._memory.address
         self.inputs: dict[str, np.ndarray] = {  # fill these, then run
             b.name: self._staging[at : at + n].view(b.type.dtype.numpy).reshape(shape)
             for b, shape, at, n in zip(inputs, shapes, starts, sizes)
         }
         self._outputs = [
-            Array.over(_Part(self._memory, at, t.nbytes * prod(s)), s, t, device)
+            Array.over(Place(base + at, t.nbytes * prod(s), self._memory), s, t, device)
             for (s, t), at in zip(outputs, output_starts)
         ]
-        addresses = [self._memory.address + at for at in starts]
+        addresses = [base + at for at in starts]
         # starts with what the inputs hold there already
         self.start = executable.fix(shapes, addresses, self._outputs)
 
@@ -84,14 +85,6 @@ class FixedRun:
         array = self._outputs[index].numpy()
         self._faults.raise_first()
         return array
-
-
-class _Part:
-    """A part of a memory, which it keeps."""
-
-    def __init__(self, memory: Memory, offset: int, nbytes: int):
-        self.memory, self.offset = memory, offset
-        self.address, self.nbytes = memory.address + offset, nbytes
 
 
 def _place(sizes: Sequence[int], start: int) -> tuple[int, list[int]]:

@@ -10,7 +10,7 @@ from ..ir.dim import evaluate
 from ..ir.errors import DimError, ShapeError, listed
 from ..ir.program import ALIGNMENT, Buffer, Program
 from .array import Array
-from .device import Device
+from .device import Device, Place
 from .dlpack import CPU, View, view_of
 
 
@@ -97,19 +97,11 @@ def _place(view: View, buffer: Buffer, device: Device, borrow: bool) -> Array:
     dtype = view.dtype
     if borrow and view.device == device.dlpack_device and view.strides is None:
         if view.device != CPU:
-            return Array(view.shape, dtype, device=device, memory=_Borrowed(view))
+            memory = Place(view.address, prod(view.shape) * dtype.nbytes, view)
+            return Array(view.shape, dtype, device=device, memory=memory)
         if view.address % ALIGNMENT == 0:
             return Array(view.shape, dtype, view.numpy())
     host = np.ascontiguousarray(view.numpy()).reshape(view.shape)
-    memory = device.allocate(host.nbytes, f"weight {buffer.name}")
-    device.upload(memory, host)
-    return Array.over(memory, view.shape, dtype, device)
-
-
-class _Borrowed:
-    """Memory of somebody else's array on a device."""
-
-    def __init__(self, view: View):
-        self._view = view
-        self.address = view.address
-        self.nbytes = int(np.prod(view.shape, dtype=np.int64)) * view.dtype.nbytes
+    own = device.allocate(host.nbytes, f"weight {buffer.name}")
+    device.upload(own, host)
+    return Array.over(own, view.shape, dtype, device)

@@ -223,35 +223,32 @@ class Tokenizer:
         return encode(piece, add_special_tokens=False)
 
     def _template(self, given: str | None, tools: Any) -> ChatTemplate:
-        names = list(self.chat_templates)
+        names = self.chat_templates
         if given is not None and not isinstance(given, str):
             raise RequestError("chat_template is a name or a text", facts=f"it is {given!r}"[:200])
-        if given is not None:
-            text = self.chat_templates.get(given, given)
-        elif tools is not None and "tool_use" in names:
-            text = self.chat_templates["tool_use"]
-        elif "default" in names:
-            text = self.chat_templates["default"]
-        elif names:
+        defaults = ["default"] if tools is None else ["tool_use", "default"]
+        chosen = given if given is not None else next((n for n in defaults if n in names), None)
+        if chosen is None and names:
             raise RequestError(
                 "this model has several chat templates, and none is the default",
                 facts=f"they are called {', '.join(names)}",
-                fix=f"pass one by its name: chat_template={names[0]!r}",
+                fix=f"pass one by its name: chat_template={next(iter(names))!r}",
             )
-        else:
+        if chosen is None:
             raise RequestError(
                 "this model has no chat template",
                 fix="write the prompt out and use generate, or use an instruction-tuned model",
             )
+        text = names.get(chosen, chosen)
         if text not in self._compiled:
             try:
                 compiled = ChatTemplate(text)
             except TemplateFailed as error:
-                kind = ArtifactError if text in self.chat_templates.values() else RequestError
+                kind = ArtifactError if text in names.values() else RequestError
                 raise kind(
                     "the chat template cannot be read", where="chat template", facts=str(error)
                 ) from error
-            if text not in self.chat_templates.values():
+            if text not in names.values():
                 return compiled  # a caller's own: not kept
             self._compiled[text] = compiled
         return self._compiled[text]
