@@ -14,17 +14,13 @@ def choose_encodings(graph: Graph, target: Target) -> dict[Value, Encoding]:
     """The encoding of each weight that is not plain rows."""
     chosen: dict[Value, Encoding] = {}
     for weight in graph.weights:
-        grouped = meaning(graph, weight)
-        if grouped != ROWS:
-            chosen[weight] = grouped
-            continue
-        users = graph.uses.get(weight, ())
-        if any(user.is_step for user in users):
-            continue  # it is read as it is declared
-        if weight.type.rank == 2 and any(_streams(graph, weight, u) for u in users):
+        encoding, users = meaning(graph, weight), graph.uses.get(weight, ())
+        is_streamed = weight.type.rank == 2 and any(_streams(graph, weight, u) for u in users)
+        # what a step takes is read as it is declared
+        if encoding == ROWS and is_streamed and not any(user.is_step for user in users):
             encoding = streamed(weight.shape, weight.dtype, target)
-            if encoding != ROWS:
-                chosen[weight] = encoding
+        if encoding != ROWS:
+            chosen[weight] = encoding
     return chosen
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from .manager import Pass
-from .patterns import Any_, OpPattern, Pattern, pat
+from .patterns import Any_, OneOf, Pattern, pat
 from .rewrite import Decline, rewrite, rule
 from .view_rules import axis_of
 
@@ -13,16 +13,14 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
 x, w_gate, w_up, w = Any_("x"), Any_("w_gate"), Any_("w_up"), Any_("w")
 
 
-def _activated(inner: Pattern) -> list[OpPattern]:
-    return [getattr(pat, name)(inner, bind="act") for name in ACTIVATIONS]
+def _activated(inner: Pattern) -> OneOf:
+    return OneOf(*(getattr(pat, name)(inner, bind="act") for name in ACTIVATIONS))
 
 
-@rule(
-    *(
-        pat.mul(gate, pat.matmul(x, w_up, transpose_w=True))
-        for gate in _activated(pat.matmul(x, w_gate, transpose_w=True))
-    )
-)
+_gate, _up = pat.matmul(x, w_gate, transpose_w=True), pat.matmul(x, w_up, transpose_w=True)
+
+
+@rule(pat.mul(_activated(_gate), _up))
 def two_projections(b: Builder, x: Value, w_gate: Value, w_up: Value, act: Node):
     """act(matmul(x, w_gate)) * matmul(x, w_up)  ->  gated_linear(x, w_gate, w_up)"""
     if w_gate.type != w_up.type or w_gate.type.rank != 2:
@@ -33,12 +31,7 @@ def two_projections(b: Builder, x: Value, w_gate: Value, w_up: Value, act: Node)
 _both = pat.matmul(x, w, transpose_w=True)
 
 
-@rule(
-    *(
-        pat.mul(gate, pat.slice(_both, bind="up"))
-        for gate in _activated(pat.slice(_both, bind="gate"))
-    )
-)
+@rule(pat.mul(_activated(pat.slice(_both, bind="gate")), pat.slice(_both, bind="up")))
 def one_projection(b: Builder, x: Value, w: Value, act: Node, gate: Node, up: Node):
     """act(y[:F]) * y[F:] of y = matmul(x, w)  ->  gated_linear(x, w[:F], w[F:])"""
     last = up.operands[0].type.rank - 1
@@ -52,12 +45,10 @@ def one_projection(b: Builder, x: Value, w: Value, act: Node, gate: Node, up: No
     return b.gated_linear(x, *parts, activation=act.op.name)
 
 
-@rule(
-    *(
-        pat.mul(gate, pat.add(pat.matmul(x, w_up), Any_("bias")))
-        for gate in _activated(pat.add(pat.matmul(x, w_gate), Any_("gate_bias")))
-    )
-)
+_biased_gate = pat.add(pat.matmul(x, w_gate), Any_("gate_bias"))
+
+
+@rule(pat.mul(_activated(_biased_gate), pat.add(pat.matmul(x, w_up), Any_("bias"))))
 def with_biases(b: Builder, **_: object):
     """act(x @ w_gate + c) * (x @ w_up + d): gated_linear has no biases"""
     return Decline("the projections have biases")

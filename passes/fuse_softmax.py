@@ -6,30 +6,25 @@ from ..ir.builder import Builder
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import normalize_axis
 from .manager import Pass
-from .patterns import Any_, pat
+from .patterns import Any_, OneOf, pat
 from .rewrite import Decline, rewrite, rule
 
 x = Any_("x")
-_e = pat.exp(pat.sub(x, pat.max(x, keepdims=True, bind="max")))
-_unshifted = pat.exp(x)
+_shifted = pat.sub(x, pat.max(x, keepdims=True, bind="max"))
+_e = pat.exp(OneOf(_shifted, x))
 
 
 @rule(pat.div(_e, pat.sum(_e, keepdims=True, bind="sum")))
-def written_out(b: Builder, x: Value, max: Node, sum: Node):
-    """exp(x - max(x)) / sum(exp(x - max(x)))  ->  softmax(x)"""
-    axes = {tuple(normalize_axis(a, x.type.rank) for a in n.attrs["axes"]) for n in (max, sum)}
+def written_out(b: Builder, x: Value, sum: Node, max: Node | None = None):
+    """exp(x - max(x)) / sum(exp(x - max(x)))  ->  softmax(x)
+
+    And without the maximum, where softmax does not overflow.
+    """
+    nodes = [n for n in (max, sum) if n is not None]
+    axes = {tuple(normalize_axis(a, x.type.rank) for a in n.attrs["axes"]) for n in nodes}
     if len(axes) != 1 or len(first := axes.pop()) != 1:
-        return Decline("maximum and sum are not over one and the same axis")
+        return Decline("the sum, and the maximum, are not over one and the same axis")
     return b.softmax(x, axis=first[0])
-
-
-@rule(pat.div(_unshifted, pat.sum(_unshifted, keepdims=True, bind="sum")))
-def without_maximum(b: Builder, x: Value, sum: Node):
-    """exp(x) / sum(exp(x))  ->  softmax(x), which does not overflow"""
-    axes = [normalize_axis(a, x.type.rank) for a in sum.attrs["axes"]]
-    if len(axes) != 1:
-        return Decline("the sum is over several axes")
-    return b.softmax(x, axis=axes[0])
 
 
 @rule(pat.cast(pat.softmax(pat.cast(x), bind="softmax"), bind="root"))
@@ -47,4 +42,4 @@ class FuseSoftmax(Pass):
     name = "fuse-softmax"
 
     def run(self, graph: Graph) -> Graph:
-        return rewrite(graph, [written_out, without_maximum, in_float32])
+        return rewrite(graph, [written_out, in_float32])
