@@ -41,7 +41,7 @@ const int TW_SPINS = 20000;
 // cores are that crowded a wait spins for 10 us only: who spins on has used up its share of the core
 // by the time that the other one comes, and then each waits for its turn at every step.
 const int TW_CROWDED_SPINS = 200;
-const int64_t TW_LONG_WAIT = 1000000, TW_CROWDED = 100000000;  // ns
+const int64_t TW_LONG_WAIT = 1000000, TW_CROWDED = 20000000;  // ns
 static int64_t tw_crowded_until;
 
 // Waits until the value is not `seen`: spins first, then leaves the core to others. False when
