@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..ir.errors import CheckpointError, UnsupportedModel, listed
+from ..ir.errors import CheckpointError, UnsupportedModel, listed, told
 from ..ir.lazy_arrays import LazyArray
 from ..ir.types import DType, f32
 from . import gguf, gguf_config, gguf_model, gguf_tokenizer, shards, tokenizer_source
 from .dtypes import FROM_TORCH, TO_TORCH, from_torch
-from .fit import require_all, warn_unused
-from .stored_names import match_weights
+from .fit import match_weights, require_all, warn_unused
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     config = _read_config(folder)
     # every token that a file calls an end: chat models name that of a turn in one of them alone,
     # and the tokenizer's own comes when it is read
-    eos = _ids(config)
+    eos = _as_ids(getattr(config, "eos_token_id", None), "the model's config")
     generation = folder / "generation_config.json"
     if generation.is_file():
         more = _as_ids(shards.read_json(generation).get("eos_token_id"), generation)
@@ -161,7 +160,7 @@ def _read_config(folder: Path) -> Any:
         raise CheckpointError(
             "the model's config cannot be read",
             where=str(file),
-            facts=_one_line(error),
+            facts=told(error),
             fix="check model_type, or update transformers",
         ) from error
 
@@ -221,7 +220,7 @@ def empty_module(config: Any, dtype: DType, where: str) -> Any:
         raise CheckpointError(
             "the model that the config describes cannot be made",
             where=where,
-            facts=_one_line(error),
+            facts=told(error),
             fix="check the sizes in the config; copy it again from where the weights are from",
         ) from error
 
@@ -256,10 +255,6 @@ def _with_storage(module: Any) -> Any:
     return module.eval()
 
 
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-
-
 def check_causal_lm(config: Any, where: str) -> None:
     """Raise `UnsupportedModel` unless transformers has a causal language model for the config."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -289,10 +284,6 @@ def _with_ties(module: Any, arrays: Mapping[str, LazyArray]) -> dict[str, LazyAr
     by_parameter = {id(p): arrays[name] for name, p in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
     return {name: by_parameter[id(p)] for name, p in every}
-
-
-def _ids(config: Any) -> tuple[int, ...]:
-    return _as_ids(getattr(config, "eos_token_id", None), "the model's config")
 
 
 def _as_ids(value: Any, where: object) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..ir.errors import CheckpointError, listed
+from ..ir.errors import CheckpointError, listed, told
 from .gguf import GGUFFile
 from .gguf_keys import FIELDS, model_problems
 
@@ -92,7 +92,7 @@ def hf_config(file: GGUFFile) -> Any:
         raise CheckpointError(
             "the metadata does not describe a model",
             where=str(file.path),
-            facts=" ".join(str(error).split())[:300],
+            facts=told(error),
             fix="copy or download the file again, or convert the model again",
         ) from error
 

@@ -8,7 +8,7 @@ import re
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ..ir.errors import CheckpointError, listed
+from ..ir.errors import CheckpointError, listed, told
 from .gguf import GGUFFile
 from .gguf_keys import TEMPLATES, tokenizer_problems
 from .gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
@@ -185,7 +185,7 @@ def _load(vocabulary: _Vocabulary) -> LoadedTokenizer:
         raise CheckpointError(
             "the tokenizer cannot be read",
             where=vocabulary.where,
-            facts=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300],
+            facts=told(error),
             fix="convert the model again, or give its safetensors folder",
         ) from error
     names = {**{f"{k}_token": v for k, v in vocabulary.ids.items()}, "pad_token": vocabulary.pad}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..ir.dim import Dim, symbol
-from ..ir.errors import DimError, TilewrightError, UnsupportedModel
+from ..ir.errors import DimError, TilewrightError, UnsupportedModel, told
 from ..ir.graph import Graph
 from ..ir.layout import NUM_TOKENS, POSITION_IDS
 from ..ir.lazy_arrays import LazyArray, LazyArrays
@@ -103,7 +103,7 @@ def capture_causal_lm(
         raise UnsupportedModel(
             "the model cannot be traced",
             where=str(model),
-            facts=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300],
+            facts=told(error),
             fix="check the sizes in its config; if they are right, please report it",
         ) from error
     graph = _stateless(imported.graph, type(module).__name__)

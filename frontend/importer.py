@@ -242,7 +242,7 @@ class Importer:
             )
         is_size = isinstance(node.meta.get("val"), torch.SymInt | int)
         if is_size and not bindings and not self.table.is_data(node.meta["val"]):
-            return _number(self.table, node.meta["val"])
+            return self.table.dim(node.meta["val"])
         if node.target is operator.getitem:
             container = env[node.all_input_nodes[0]]
             return POISON if container is POISON else container[node.args[1]]
@@ -396,10 +396,6 @@ def place(node: fx.Node, strip: str = "") -> str:
     source = (users or lines or [""])[-1]
     where = location(node, strip) or ""
     return ", from ".join(part for part in (where, source) if part) or node.name
-
-
-def _number(table: SymbolTable, value: Any) -> Any:
-    return value if isinstance(value, bool) else table.dim(value)
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..ir.errors import CheckpointError
+from ..ir.errors import CheckpointError, told
 from .shards import read_json
 
 if TYPE_CHECKING:
@@ -70,7 +70,12 @@ def from_folder(folder: Path) -> TokenizerSource:
 
     def load() -> LoadedTokenizer:
         if not exists:
-            raise _missing(str(folder), f"none of {', '.join(_FILES)} is there")
+            raise CheckpointError(
+                "the model comes without a tokenizer",
+                where=str(folder),
+                facts=f"none of {', '.join(_FILES)} is there",
+                fix="copy tokenizer.json (and tokenizer_config.json) beside it, or pass token ids",
+            )
         from transformers import AutoTokenizer
 
         try:
@@ -78,7 +83,12 @@ def from_folder(folder: Path) -> TokenizerSource:
                 str(folder), local_files_only=True, trust_remote_code=False
             )
         except Exception as error:  # the libraries below raise bare Exception for damaged files
-            raise _own_code(folder) or _damaged(str(folder), error) from error
+            raise _own_code(folder) or CheckpointError(
+                "the tokenizer cannot be read",
+                where=str(folder),
+                facts=told(error),
+                fix="copy or download the tokenizer's files again",
+            ) from error
         return _unwrap(tokenizer, str(folder))
 
     return TokenizerSource(str(folder), load, exists)
@@ -109,29 +119,7 @@ def _unwrap(tokenizer: Any, where: str) -> LoadedTokenizer:
             facts=f"it is a {type(tokenizer).__name__}, written in Python",
             fix="save it with transformers as tokenizer.json",
         )
-    special = {n: str(t) for n, t in tokenizer.special_tokens_map.items() if not _is_list(t)}
+    named = tokenizer.special_tokens_map.items()
+    special = {name: str(token) for name, token in named if not isinstance(token, list | tuple)}
     template = getattr(tokenizer, "chat_template", None)
     return LoadedTokenizer(backend, template or None, special)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
-def _missing(where: str, facts: str) -> CheckpointError:
-    return CheckpointError(
-        "the model comes without a tokenizer",
-        where=where,
-        facts=facts,
-        fix="copy tokenizer.json (and tokenizer_config.json) beside it, or pass token ids",
-    )
-
-
-def _damaged(where: str, error: Exception) -> CheckpointError:
-    lines = str(error).strip().splitlines()
-    return CheckpointError(
-        "the tokenizer cannot be read",
-        where=where,
-        facts=f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300],
-        fix="copy or download the tokenizer's files again",
-    )

@@ -245,7 +245,8 @@ class _ProgramImport:
         mutated: set[str],
         seen: dict[Any, Value],
     ) -> Value:
-        tensor = self._tensor(target, spec)
+        held = self.program.state_dict
+        tensor = held[target] if target in held else self.program.constants[target]
         name = target.removeprefix(self.strip).lstrip(".")
         dtype = from_torch(tensor.dtype, name)
         lazy = LazyArray(tuple(tensor.shape), dtype, lambda: to_numpy(tensor))
@@ -260,11 +261,6 @@ class _ProgramImport:
             self.weights[name] = lazy
             seen[key] = builder.weight(name, tuple(tensor.shape), dtype)
         return seen[key]
-
-    def _tensor(self, target: str, spec: Any) -> torch.Tensor:
-        if target in self.program.state_dict:
-            return self.program.state_dict[target]
-        return self.program.constants[target]
 
     # ---- results ---------------------------------------------------------------------------
 

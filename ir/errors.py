@@ -120,6 +120,11 @@ def joined(problems: list[TilewrightError], what: str) -> TilewrightError:
     return type(problems[0])(what, facts=listed(lines), fix="; ".join(fixes))
 
 
+def told(error: BaseException) -> str:
+    """What another library's error says, in one line of bounded length."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"[:300]
+
+
 def shown(value: object) -> str:
     """`value` as text of bounded length, for messages about files that may hold anything."""
     text = repr(value)

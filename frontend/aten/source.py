@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...ir import types
-from ...ir.dim import Expr
+from ...ir.dim import Dim, Expr
 from ...ir.graph import Value
 from ..dtypes import as_declared
 from ..importer import Call, Declined, Scalar, handles
@@ -57,6 +57,32 @@ def _arange(call: Call, *bounds: Scalar, **__: Any) -> Value:
     count = b.iota(length=length, dtype=types.f64)
     scaled = b.mul(count, call.parameter(step, types.f64))
     return b.cast(b.add(scaled, call.parameter(start, types.f64)), dtype=dtype)
+
+
+@handles("linspace.default")
+def _linspace(call: Call, start: Scalar, end: Scalar, steps: Dim, **__: Any) -> Value:
+    count = call.static(call.shape[0], "the number of steps")
+    if isinstance(start, Expr | Value) or isinstance(end, Expr | Value):
+        raise Declined("linspace between numbers that are computed")
+    # torch takes the ends in the result's dtype, and the step too unless that is an integer
+    b, dtype = call.b, call.dtype
+    start, end = dtype.element(start), dtype.element(end)
+    if count == 1:
+        return _filled(call, start)
+    step = (float(end) - float(start)) / (count - 1)
+    step = float(dtype.element(step)) if dtype.is_float else step
+
+    def way(first: int, direction: int) -> Value:
+        steps = b.iota(length=count, start=first, step=direction, dtype=types.f64)
+        product = b.mul(steps, call.parameter(step, types.f64))
+        is_narrow = dtype.is_float and dtype.bits < 32  # a narrow product is rounded before the sum
+        return call.value(call.value(product, dtype), types.f64) if is_narrow else product
+
+    # from the nearer end, so that both ends are met exactly
+    start, end = (call.parameter(float(x), types.f64) for x in (start, end))
+    is_near = b.lt(b.iota(length=count), call.value(count // 2, types.i64))
+    exact = b.where(is_near, b.add(start, way(0, 1)), b.sub(end, way(count - 1, -1)))
+    return call.value(exact, dtype)
 
 
 @handles("eye.default", "eye.m")
