@@ -17,6 +17,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Small programs as well run on several threads: without the switch they would use one.
 os.environ.setdefault("TILEWRIGHT_THREADS", str(min(4, len(os.sched_getaffinity(0)))))
+# Threads of torch spin until the last is done: with more of them than cores, workers wait for one
+# another, and the smallest operation takes a hundred times as long.
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    share = max(1, len(os.sched_getaffinity(0)) // int(workers))
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 # The same examples in each run, and no clock: on a busy machine nothing is slow for its own sake.
 settings.register_profile(
