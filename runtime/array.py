@@ -41,12 +41,6 @@ class Array:
         return Array(shape, dtype, host, device, memory)
 
     @property
-    def memory(self) -> Memory:
-        """The device memory behind an array that has its own."""
-        assert self._memory is not None, "this array lies in memory of NumPy's"
-        return self._memory
-
-    @property
     def address(self) -> int:
         """Where the first element lies."""
         return self._host.ctypes.data if self._host is not None else self._memory.address

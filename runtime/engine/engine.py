@@ -15,7 +15,7 @@ from ...ir.errors import RequestError, TilewrightError, joined
 from ...ir.fork_lock import tell_after_fork
 from .detokenizer import TextStream
 from .pages import PagePool
-from .runner import Runner, StepResult
+from .runner import ProgramRunner, StepResult
 from .sampler import SampledToken, choose, log_probabilities, not_numbers
 from .sampling_params import SamplingParams
 from .scheduler import Scheduler, Work
@@ -40,7 +40,7 @@ class Engine:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: ProgramRunner,
         config: EngineConfig,
         tokenizer: Tokenizer | None = None,
     ):

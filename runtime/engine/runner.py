@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -25,30 +24,16 @@ class StepResult:
     """What a step computed. Both functions wait for the device; row i is of batch.wanting[i]."""
 
     batch: Batch
-    tokens: Callable[[], np.ndarray]  # chosen for each row, integers [rows]; see Runner.samples
+    tokens: Callable[[], np.ndarray]  # chosen for each row, integers [rows]; see ProgramRunner
     logits: Callable[[], np.ndarray]  # f32 [rows, V]
 
 
-class Runner(Protocol):
-    """Something that computes batches: a program, or a test's stand-in for one."""
-
-    page_size: int
-    num_pages: int
-    vocab_size: int
-    # tokens are those of the op `sample`, -1 where no logit is the largest; else the engine chooses
-    samples: bool
-
-    def reserve(self, max_tokens: int, max_seqs: int, context_len: int) -> None:
-        """Have the memory for steps of up to these sizes. OutOfMemory when there is not enough."""
-        ...
-
-    def run(self, work: Sequence[Work]) -> StepResult:
-        """Compute the next tokens of `work`."""
-        ...
-
-
 class ProgramRunner:
-    """Runs batches at their own sizes (CPU), or padded to buckets with captured launches (GPU)."""
+    """Runs batches at their own sizes (CPU), or padded to buckets with captured launches (GPU).
+
+    Where it `samples`, tokens are those of the op `sample`, -1 where no logit is the largest; else
+    the engine chooses.
+    """
 
     def __init__(self, executable: Executable, *, captures: bool | None = None):
         self.executable = executable

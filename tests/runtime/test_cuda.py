@@ -330,7 +330,7 @@ def test_a_compiled_program_runs_captured_and_not(gpu):
             gpu.upload(memory, array)
         run, (out,) = _fixed(exe, [x.shape, r.shape], [m.address for m in placed])
         for _ in range(2):
-            gpu.zero(out.memory)
+            gpu.zero(out._memory)
             run()
             np.testing.assert_allclose(out.numpy(), want, rtol=1e-4, atol=1e-4)
 
