@@ -3,25 +3,18 @@
 from collections.abc import Sequence
 
 from ...ir.dim import symbol
+from ...ir.scalar import parse_scalar
 from ...ir.types import TensorType, f32
-from ..loops import (
-    LARGEST,
-    SUM,
-    Apply,
-    Axis,
-    Const,
-    Element,
-    Load,
-    LoopKernel,
-    Reduce,
-    Reduction,
-    Ref,
-    Store,
-)
+from ..inline import build_scalar
+from ..loops import LARGEST, SUM, Axis, Element, Load, LoopKernel, Reduce, Reduction, Ref, Store
 from ..templates.attention import Attention, AttentionSchedule
 from ..templates.reduce import ReduceSchedule
 from ..templates.template import power_of_2
 from .split_kernels import Piece, handed_on
+
+# in the terms of `_join`; `nothing` is minus infinity, the largest of no score
+_WEIGHTED = "x * exp(largest - where(top == nothing, 0, top))"
+_JOINED = "sum / where(mass == 0, 1, mass)"
 
 
 def attention_pieces(kernel: LoopKernel, schedule: AttentionSchedule) -> Sequence[Piece]:
@@ -53,20 +46,12 @@ def _join(part: Attention, splits: int, own: int) -> Reduce:
     row = (split * part.tokens + token) * part.num_heads + head
     largest, total = Load(own + 1, row, f32), Load(own + 2, row, f32)
     partial = Load(own, row * part.value_dim + at, f32)
-    nothing = Apply("eq", (Ref("top", f32), Const(float("-inf"), f32)), f32)
-    top = Apply("where", (nothing, Const(0.0, f32), Ref("top", f32)), f32)
-    weight = Apply("exp", (Apply("sub", (largest, top), f32),), f32)
-
-    def weighted(value: Element) -> Element:
-        return Apply("mul", (value, weight), f32)
-
+    top = Ref("top", f32)
     sums = (
-        Reduction("sum", SUM, weighted(partial)),
-        Reduction("mass", SUM, weighted(total)),
+        Reduction("sum", SUM, _expression(_WEIGHTED, x=partial, largest=largest, top=top)),
+        Reduction("mass", SUM, _expression(_WEIGHTED, x=total, largest=largest, top=top)),
     )
-    mass = Ref("mass", f32)
-    safe = Apply("where", (Apply("eq", (mass, Const(0.0, f32)), f32), Const(1.0, f32), mass), f32)
-    value = Apply("div", (Ref("sum", f32), safe), f32)
+    value = _expression(_JOINED, sum=Ref("sum", f32), mass=Ref("mass", f32))
     out = (token * part.num_heads + head) * part.value_dim + at
     return Reduce(
         tuple(Axis(n, d) for n, d in zip(names, extents)),
@@ -75,3 +60,8 @@ def _join(part: Attention, splits: int, own: int) -> Reduce:
         (Store(part.out.param, out, value),),
         (),
     )
+
+
+def _expression(text: str, **operands: Element) -> Element:
+    tree = parse_scalar(text, tuple(operands), ("nothing",))
+    return build_scalar(tree, operands, {"nothing": float("-inf")}, f32)

@@ -4,7 +4,7 @@ Few long rows are cut into pieces that programs share: a launch in front finds w
 to, and every program of the second combines the pieces before its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...ir.dim import Dim, ceildiv, product
@@ -53,57 +53,57 @@ class ScanEmitter(Emitter):
         self.extent = self.scalars.dim(part.axis.extent).text
 
     def emit(self) -> tuple[Dim, ...]:
-        part, piece = self.part, self.schedule.piece
+        part, body, rows, block = self.part, self.body, self.schedule.rows, self.schedule.block
+        piece, total = self.schedule.piece, product(a.extent for a in part.rows)
         if piece is not None and not part.stores:
             # what the row is made of is there, so the launch that uses the totals may read it
-            self.body.wait()
-        self.body.start_dependents()
+            body.wait()
+        body.start_dependents()
         if piece is None:
-            self.body.wait()
-        self.write()
-        programs = ceildiv(product(a.extent for a in part.rows), self.schedule.rows)
-        return (programs,) if piece is None else (ceildiv(part.axis.extent, piece), programs)
-
-    def write(self) -> None:
-        part, body, rows, block = self.part, self.body, self.schedule.rows, self.schedule.block
-        piece = self.schedule.piece
+            body.wait()
         program = "tl.program_id(0)" if piece is None else "tl.program_id(1)"
-        total = product(a.extent for a in part.rows)
         row = self.scalars.span(f"{program} * {rows}", rows, ROWS, total, "row")
         self.row, self.row_mask = row.text, row.mask
         self.rows = self.scalars.split(part.rows, row)
         self.lanes = body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")
         body.line(f"carry = tl.full([{rows}, 1], {self.start}, {self.kind})")
+        programs = ceildiv(total, rows)
         if piece is None:
-            if self.schedule.is_persistent:
-                self.step("0", ())
-                return
-            with body.block(f"for at in range(0, {self.extent}, {block}):", [part.axis.name]):
-                self.step("at", (part.axis.name,))
-            return
+            self.blocks(self.step, "0", self.extent, self.schedule.is_persistent)
+            return (programs,)
+        self.scan_piece(piece)
+        return ceildiv(part.axis.extent, piece), programs
+
+    def scan_piece(self, piece: int) -> None:
+        """One piece of a row: what it comes to; or its results, from that of those before it."""
+        part, body = self.part, self.body
         body.line("piece = tl.program_id(0)")
         count = self.scalars.dim(ceildiv(part.axis.extent, piece)).text
         own = len(self.kernel.params) - 1
         body.line(f"start = piece * {piece}")
-        if part.stores and piece == block:
+        end, is_one = f"tl.minimum(start + {piece}, {self.extent})", piece == self.schedule.block
+        if not part.stores:
+            self.blocks(self.total, "start", end, is_one)
+            mask = "" if self.row_mask is None else f", mask={self.row_mask}"
+            body.line(f"tl.store(p{own} + {self.row} * {count} + piece, carry{mask})")
+        elif is_one:  # scanned while the totals are made
             scanned = self.scan("start", ())
             body.wait()
             self.gather_totals(own, count)
             self.store(*scanned)
-            return
-        if part.stores:
+        else:
             body.wait()
             self.gather_totals(own, count)
-        step = self.step if part.stores else self.total
-        if piece == block:
-            step("start", ())
-        else:
-            end = f"tl.minimum(start + {piece}, {self.extent})"
-            with body.block(f"for at in range(start, {end}, {block}):", [part.axis.name]):
-                step("at", (part.axis.name,))
-        if not part.stores:
-            mask = "" if self.row_mask is None else f", mask={self.row_mask}"
-            body.line(f"tl.store(p{own} + {self.row} * {count} + piece, carry{mask})")
+            self.blocks(self.step, "start", end, is_one)
+
+    def blocks(self, step: Callable, start: str, end: str, is_one: bool) -> None:
+        """`step` for each block from `start` to `end`, of which there is one or any number."""
+        if is_one:
+            step(start, ())
+            return
+        axis = self.part.axis.name
+        with self.body.block(f"for at in range({start}, {end}, {self.schedule.block}):", [axis]):
+            step("at", (axis,))
 
     def gather_totals(self, own: int, count: str) -> None:
         """Carry: the combination of all pieces before this one."""
