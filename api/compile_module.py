@@ -73,8 +73,7 @@ def compile(
 
 def check_module(module: Any) -> None:
     """UnsupportedModel when this is nothing that torch.export takes."""
-    is_module = isinstance(module, torch.nn.Module)
-    if not is_module:
+    if not isinstance(module, torch.nn.Module):
         name = module.__name__ if isinstance(module, type) else type(module).__name__
         kind = "the class" if isinstance(module, type) else "a"
         raise UnsupportedModel(
@@ -90,7 +89,9 @@ def check_module(module: Any) -> None:
             facts=f"{type(module).__name__} holds TorchScript in place of Python code",
             fix="compile the module that it was scripted from",
         )
-    if type(module).__call__ is not torch.nn.Module.__call__ and not _is_of_torch(module):
+    own_call = type(module).__call__ is not torch.nn.Module.__call__
+    # graph modules of torch's have one too
+    if own_call and not type(module).__call__.__module__.startswith("torch."):
         raise UnsupportedModel(
             "the module replaces __call__, which is what would have to be compiled",
             where=f"{type(module).__name__}.__call__",
@@ -120,7 +121,3 @@ def _read_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
                 facts=f"choices: {', '.join(map(repr, OPTIONS[name]))}",
             )
     return given
-
-
-def _is_of_torch(module: torch.nn.Module) -> bool:
-    return type(module).__call__.__module__.startswith("torch.")  # graph modules have their own

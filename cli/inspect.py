@@ -94,6 +94,7 @@ def _program_of(artifact: "Artifact", index: int) -> "StoredProgram":
 def artifact_facts(artifact: "Artifact", sizes: str = "", index: int = 0) -> dict:
     """Everything `--json` prints: the program, its kernels, and what they must do at `sizes`."""
     from ..ir.dim import evaluate
+    from ..ir.types import dtype_of
 
     program = artifact.programs[index].program
     values = bind_sizes(program, sizes)
@@ -103,7 +104,7 @@ def artifact_facts(artifact: "Artifact", sizes: str = "", index: int = 0) -> dic
         "target": program.target,
         "facts": {k: v for k, v in artifact.facts.items() if k not in ("passes", "programs")},
         "call": _call_facts(artifact),
-        "weights": _weight_facts(artifact),
+        "weights": _tally((dtype_of(a.dtype), a.nbytes) for a in artifact.weights.values()),
         "kv_page_bytes": program.kv.page_bytes if program.kv else None,
         "kv_page_tokens": program.kv.page_size if program.kv else None,
         "launches": sum(row["launches"] for row in kernels),
@@ -201,13 +202,6 @@ def _kernel_facts(program: "Program", values: dict[str, int]) -> list[dict]:
                 row["least_us"] += max(took["memory"], took["arithmetic"]) + took["launch"]
                 row["bound_by"] = max(took, key=lambda cause: took[cause])
     return sorted(used.values(), key=lambda row: -row["bytes"])
-
-
-def _weight_facts(artifact: "Artifact") -> dict[str, dict[str, int]]:
-    """By dtype: how many weights, and their bytes."""
-    from ..ir.types import dtype_of
-
-    return _tally((dtype_of(a.dtype), a.nbytes) for a in artifact.weights.values())
 
 
 def _tally(tensors: Iterable[tuple[Any, int]]) -> dict[str, dict[str, int]]:
