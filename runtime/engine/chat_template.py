@@ -90,7 +90,7 @@ class _Process:
         try:
             self._running = subprocess.Popen(
                 # -P: the modules beside it are none that it may import
-                [sys.executable, "-P", program, str(number)],
+                [sys.executable or "python3", "-P", program, str(number)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
