@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .builder import decomposed
-from .contraction import Contraction
+from .combine import Contraction
 from .dim import Dim, symbols_of
 from .facts import Facts
 from .graph import Node, Value

@@ -1,4 +1,4 @@
-"""How a reduction or a scan puts two of its values together, as data.
+"""How reductions and scans put two values together, and contractions two operands, as data.
 
 `Combine("x + y", 0)` is a sum. From it follow the reference and the generated code.
 """
@@ -115,3 +115,32 @@ def _combined(
         return places[earlier], both
     is_later = np.where(both != both, (y != y) & (x == x), both != x)
     return np.where(is_later, places[later], places[earlier]), both
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """acc_i[..., m, n] = the sum over k of x[..., m, k] * w_i[..., k, n], for each w.
+
+    `x` and `ws` name the last two axes of the operands in the order in which they lie ("mk"; "kn",
+    or "nk" as linear layers store it); leading axes broadcast. The result is `epilogue`, in the
+    scalar language, over acc0, acc1, ...
+    """
+
+    x: str = "mk"
+    ws: tuple[str, ...] = ("kn",)
+    epilogue: str = "acc0"
+
+    @cached_property
+    def tree(self) -> Scalar:
+        """The epilogue, parsed."""
+        return parse_scalar(self.epilogue, tuple(f"acc{i}" for i in range(len(self.ws))), ())
+
+    def of(self, x: np.ndarray, *ws: np.ndarray) -> np.ndarray:
+        """The reference."""
+        x = _ordered(x, self.x, "mk")
+        sums = (x @ _ordered(w, roles, "kn") for w, roles in zip(ws, self.ws, strict=True))
+        return evaluate_scalar(self.tree, {f"acc{i}": acc for i, acc in enumerate(sums)}, {})
+
+
+def _ordered(array: np.ndarray, roles: str, wanted: str) -> np.ndarray:
+    return array if roles == wanted else np.swapaxes(array, -1, -2)

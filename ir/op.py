@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .combine import Combine
-from .contraction import Contraction
+from .combine import Combine, Contraction
 from .errors import UnsupportedOp
 from .scalar import (
     COMMUTATIVE,

@@ -1,6 +1,6 @@
 """Contractions: sums of products."""
 
-from ..contraction import Contraction
+from ..combine import Contraction
 from ..op import broadcast_shapes, op
 from ..types import TensorType
 

@@ -7,7 +7,7 @@ from tilewright.codegen.group import make_plan
 from tilewright.codegen.loops import Contract, Reduce, Ref
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder
-from tilewright.ir.contraction import Contraction
+from tilewright.ir.combine import Contraction
 from tilewright.ir.errors import ShapeError
 from tilewright.ir.op import OPS, op
 from tilewright.ir.report import Report
