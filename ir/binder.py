@@ -29,10 +29,9 @@ class Binder:
                 if solved is None:
                     continue
                 name, coefficient, constant = solved
-                if name not in self.sources or self.sources[name][2] != 1:
-                    self.sources.setdefault(name, (index, axis, coefficient, constant))
-                    if coefficient == 1 and constant == 0:
-                        self.sources[name] = (index, axis, 1, 0)
+                source = index, axis, coefficient, constant
+                if self.sources.setdefault(name, source)[2] != 1 and source[2:] == (1, 0):
+                    self.sources[name] = source
 
     def bind(
         self, shapes: Sequence[Sequence[int]], given: Mapping[str, int] | None = None
