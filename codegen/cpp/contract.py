@@ -10,7 +10,8 @@ from dataclasses import replace
 from ...ir.dim import Dim, floordiv, mod, product, substitute
 from ...ir.encoding import PANEL
 from ...ir.errors import BuildError
-from ...ir.indexing import coefficient_of
+from ...ir.facts import Facts
+from ...ir.indexing import coefficient_of, delinearize
 from ...ir.types import f32
 from ..elements import loads_of, mapped
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
@@ -64,20 +65,15 @@ def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, 
     return w.param, floordiv(start, PANEL * k)
 
 
-def unpack_loads(kernel: LoopKernel, element: Element) -> Element:
+def unpack_loads(kernel: LoopKernel, element: Element, facts: Facts) -> Element:
     """Plain offsets of packed weights replaced by where the elements lie."""
 
     def unpacked(e: Element) -> Element:
         if not isinstance(e, Load) or not kernel.params[e.param].encoding.is_panel:
             return e
         param = kernel.params[e.param]
-        shape = param.type.shape
-        index: list[Dim] = []
-        rest = e.offset
-        for extent in reversed(shape[1:]):
-            index.insert(0, mod(rest, extent))
-            rest = floordiv(rest, extent)
-        offset, _ = param.encoding.place(param.type, (rest, *index))
+        index = delinearize(e.offset, param.type.shape, facts)
+        offset, _ = param.encoding.place(param.type, index)
         return replace(e, offset=offset)
 
     return mapped(element, unpacked)
@@ -207,13 +203,14 @@ class _Tiled:
         ]
         for i, w in enumerate(self.part.ws):
             lines.append(f"    if (i == {i}) {{")
-            lines += ["        " + line for line in self.pack_one(unpack_loads(self.kernel, w))]
+            lines += ["        " + line for line in self.pack_one(w)]
             lines.append("    }")
         return [*lines, "}"]
 
     def pack_one(self, w: Element) -> list[str]:
         n, k = self.part.n.name, self.part.k.name
         scope = Scope(self.kernel, self.axes)
+        w = unpack_loads(self.kernel, w, scope.facts)
         inner, outer = (n, k) if _unit_axis(w, n) else (k, n)
         bounds = {n: ("n0", "n1"), k: ("k0", "k1")}
         place = f"out[({dims.name(k)} - k0) * TW_PANEL + {dims.name(n)} - n0]"
