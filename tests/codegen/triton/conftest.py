@@ -3,9 +3,12 @@
 import pytest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runner(device):
-    """`run(case, schedule)` -> every parameter afterwards; `is_card` says which of the two."""
+    """`run(case, schedule)` -> every parameter afterwards; `is_card` says which of the two.
+
+    One for all files: each loads torch and Triton.
+    """
     from .card import Card
     from .harness import Interpreter
 

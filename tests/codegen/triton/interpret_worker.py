@@ -1,4 +1,4 @@
-"""Runs emitted kernels under Triton's interpreter; started by interpret.py, one a test file.
+"""Runs emitted kernels under Triton's interpreter; started by harness.py, once a run.
 
 A request is a line of JSON: the source's path, the kernel's name, the grid and the arguments, each
 an integer or the path of a .npy file. Arrays are written back in place. The answer is one line.
