@@ -56,7 +56,8 @@ def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
     is_causal, rest = False, []
     widths: list[int] = []
     for part in _conjuncts(mask):
-        conditions = reader.conditions_of(part, _last_axes(part))
+        index = broadcast_index((*(0,) * (part.type.rank - 2), I, J), part.type)
+        conditions = reader.conditions_of(part, index)
         meanings = None if conditions is None else [reader.meaning(c) for c in conditions]
         if meanings is None or None in meanings:
             rest.append(part)
@@ -74,15 +75,6 @@ def _conjuncts(mask: Value) -> list[Value]:
     if node is not None and node.op.name in ("and", "add"):
         return [part for v in node.operands for part in _conjuncts(v)]
     return [mask]
-
-
-def _last_axes(part: Value) -> Index:
-    """The index of an element for query _i and key _j; 0 along other axes, if they are uniform."""
-    index: list[Dim] = [0] * part.type.rank
-    for axis, name in ((-1, J), (-2, I)):
-        if part.type.rank >= -axis:
-            index[axis] = 0 if part.shape[axis] == 1 else name
-    return tuple(index)
 
 
 class _Reader:

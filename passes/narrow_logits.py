@@ -38,7 +38,7 @@ class NarrowLogits(Pass):
                 " is it narrowed already?"
             )
         facts = analyse(graph)
-        axis = facts.axis(graph.outputs[0])
+        axis = facts.axes[graph.outputs[0]]
         if axis is None:
             raise PassError("narrow-logits: the first output has no token axis")
         tail = decide(graph, facts)
@@ -65,7 +65,7 @@ def decide(graph: Graph, facts: TokenFacts) -> frozenset[Node]:
 
 
 def _is_row_wise(node: Node, facts: TokenFacts, axes: Axes) -> bool:
-    places = [facts.axis(v) for v in node.operands]
+    places = [facts.axes[v] for v in node.operands]
     if node.op.kind == "attention":  # rows of its result are found by the metadata of all
         return False
     return all(p is None for p in places) or isinstance(axes.follow(node, places), int)
@@ -83,7 +83,7 @@ def apply(
 
     def select(value: Value) -> Value:
         """The wanted rows of a value from above the tail."""
-        axis = facts.axis(value)
+        axis = facts.axes[value]
         axis = rows_of(value.shape, facts.symbol) if axis is None else axis
         if axis is None:
             return b[value]

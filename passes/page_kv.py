@@ -63,7 +63,7 @@ def decide(graph: Graph, facts: TokenFacts, kv_dtype: DType | None) -> dict[Node
     problems: list[str] = []
     found = [n for n in graph.nodes if n.op.name == "attention"]
     for number, node in enumerate(found):
-        if facts.axis(node.operands[1]) is None:
+        if facts.axes[node.operands[1]] is None:
             continue  # every token over the same keys: nothing to keep
         problem = _unpaged(node)
         if problem:

@@ -6,7 +6,7 @@ Where it does not hold, the op that mixes tokens is named.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..ir.axes import TOLD, Axes
 from ..ir.dim import Dim, symbols_of
@@ -25,12 +25,8 @@ class TokenFacts:
 
     symbol: str  # the size of the token axis
     axes: Mapping[Value, int | None]
-    problems: tuple[str, ...] = ()  # ops that mix tokens, as they print, with the reason
-    positions: tuple[Node, ...] = field(default=())  # iota over the tokens: positions, really
-
-    def axis(self, value: Value) -> int | None:
-        """The token axis of `value`, None when it has none."""
-        return self.axes[value]
+    problems: tuple[str, ...]  # ops that mix tokens, as they print, with the reason
+    positions: tuple[Node, ...]  # iota over the tokens: positions, really
 
     def require(self, model: str) -> None:
         """UnsupportedModel that lists the ops that mix tokens, the first when there are many."""

@@ -47,20 +47,18 @@ class PointwiseTemplate(Template):
         parts: dict[tuple[Axis, ...], list[Store]] = {}
         for output in outputs:
             if output.node is not None and output.node.op.name == "kv_append":
-                axes, stores = _append(inliner, output)
+                axes, store = _append(inliner, output)
             else:
-                axes, stores = _plain_store(inliner, output)
+                axes, store = _plain_store(inliner, output)
             space = tuple(a for a in axes if a.extent != 1)
-            parts.setdefault(space, []).extend(stores)
+            parts.setdefault(space, []).append(store)
         return tuple(Pointwise(space, tuple(stores)) for space, stores in parts.items())
 
     def points(self, part: Pointwise) -> Dim:
         return product(a.extent for a in part.axes)
 
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
-        total: Dim = 0
-        for part in kernel.parts:
-            total = total + self.points(part)
+        total = sum(map(self.points, kernel.parts))
         # few elements: more programs rather than wide ones
         few = scaled(FEW, target)
         table: list[Bucket] = [
@@ -70,12 +68,12 @@ class PointwiseTemplate(Template):
         return total, clip(table, index_facts(kernel, ()), total)
 
 
-def _plain_store(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], list[Store]]:
+def _plain_store(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], Store]:
     source = _strip_reshapes(inliner, output)
     axes, index = declare_axes(inliner, source.shape)
     value = inliner.element(source, index)
     number = inliner.param(output, is_written=True)
-    return axes, [Store(number, linearize(index, source.shape), value)]
+    return axes, Store(number, linearize(index, source.shape), value)
 
 
 def _strip_reshapes(inliner: Inliner, value: Value) -> Value:
@@ -87,7 +85,7 @@ def _strip_reshapes(inliner: Inliner, value: Value) -> Value:
     return value
 
 
-def _append(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], list[Store]]:
+def _append(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], Store]:
     pool, x, slots = output.node.operands
     axes, (token, head, at) = declare_axes(inliner, x.shape)
     slot = inliner.element(slots, (token,))
@@ -96,4 +94,4 @@ def _append(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], list[Sto
     number = inliner.param(pool, is_written=True)
     offset = linearize((place // page_size, head, place % page_size, at), pool.shape)
     element = inliner.element(x, (token, head, at))
-    return axes, [Store(number, offset, element, inliner.indirect_of(offset), guard=slot)]
+    return axes, Store(number, offset, element, inliner.indirect_of(offset), guard=slot)

@@ -133,7 +133,7 @@ def test_row_wise_ops_are_proved(name):
     graph = model(ROW_WISE[name])
     facts = analyse(graph)
     assert facts.problems == ()
-    axis = facts.axis(graph.outputs[0])
+    axis = facts.axes[graph.outputs[0]]
     assert str(graph.outputs[0].shape[axis]) == "t"
     facts.require("model")
 
@@ -172,7 +172,7 @@ def test_a_value_without_tokens_has_no_axis():
     graph = model(lambda b, t, h: b.add(h, b.exp(b.weight("bias", (8,)))))
     facts = analyse(graph)
     exp = next(n for n in graph.nodes if n.op.name == "exp")
-    assert facts.axis(exp.results[0]) is None
+    assert facts.axes[exp.results[0]] is None
 
 
 def test_a_graph_without_tokens_is_refused():
