@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from .dim import Dim, ceildiv, floordiv, mod
+from .dim import Dim, ceildiv, evaluate, floordiv, mod
 from .indexing import linearize
 from .types import DType, TensorType, u8
 
@@ -81,7 +81,8 @@ class Encoding:
     def pack(self, array: np.ndarray, dtype: DType) -> np.ndarray:
         """The stored array, contiguous, of elements of `dtype`, one an item of `array`."""
         if self.is_panel:
-            return _to_panels(array, self._lanes())
+            lanes = sorted(range(PANEL), key=lambda row: evaluate(self._lane(row), {}))
+            return _to_panels(array, lanes)
         if dtype.is_packed:
             return _to_bytes(array, dtype)
         # ascontiguousarray makes a vector of a scalar
@@ -92,16 +93,13 @@ class Encoding:
     def _panel_place(self, shape: tuple[Dim, ...], index: tuple[Dim, ...]) -> Dim:
         *batch, n, k = shape
         *outer, row, column = index
-        lane = mod(row, PANEL)
-        if self.order == "panel32i":
-            lane = mod(lane, PANEL // 2) * 2 + floordiv(lane, PANEL // 2)
         panel = linearize(outer, batch) * ceildiv(n, PANEL) + floordiv(row, PANEL)
-        return (panel * k + column) * PANEL + lane
+        return (panel * k + column) * PANEL + self._lane(row)
 
-    def _lanes(self) -> np.ndarray:
-        """Which row of a panel lies at each position of its line."""
-        order = np.arange(PANEL)
-        return order.reshape(2, -1).T.reshape(-1) if self.order == "panel32i" else order
+    def _lane(self, row: Dim) -> Dim:
+        """Where a row lies in the lines of its panel."""
+        lane, half = mod(row, PANEL), PANEL // 2
+        return mod(lane, half) * 2 + floordiv(lane, half) if self.order == "panel32i" else lane
 
     def __str__(self) -> str:
         text = self.order
@@ -121,7 +119,8 @@ def _to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
     return np.bitwise_or.reduce(codes.reshape(*batch, dtype.size(k), per) << shifts, axis=-1)
 
 
-def _to_panels(array: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+def _to_panels(array: np.ndarray, lanes: list[int]) -> np.ndarray:
+    """Panels in whose lines stand the rows `lanes`."""
     *batch, n, k = array.shape
     panels = -(-n // PANEL)
     out = np.zeros((prod(batch), panels, k, PANEL), array.dtype)
