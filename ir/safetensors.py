@@ -36,14 +36,10 @@ class Entry:
     begin: int
     nbytes: int
 
-    @property
-    def count(self) -> int:
-        """Number of elements."""
-        return self.nbytes // self.dtype.nbytes
-
     def view(self, data: Any) -> np.ndarray:
         """The tensor over the file's bytes (or memory map), which are not copied."""
-        return np.frombuffer(data, self.dtype.numpy, self.count, self.begin).reshape(self.shape)
+        count = self.nbytes // self.dtype.nbytes
+        return np.frombuffer(data, self.dtype.numpy, count, self.begin).reshape(self.shape)
 
     @property
     def is_aligned(self) -> bool:
