@@ -15,7 +15,7 @@ from ..runtime.conftest import byte_tokenizer
 from .check import Check, refused
 from .mutate import damaged_value
 
-MAX_SECONDS = 0.1  # that a template may take here
+MAX_SECONDS = 0.05  # that a template may take here
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Ça va? <|im_end|>"},

@@ -13,7 +13,7 @@ import pytest
 from .formats import FORMATS
 
 # enough for each kind of damage to come up, at a few seconds a format
-COUNTS = {"artifact": 60, "config": 60, "tokenizer": 100, "chat_template": 200, "graph_text": 400}
+COUNTS = {"artifact": 60, "config": 60, "tokenizer": 100, "chat_template": 60, "graph_text": 400}
 HANG_S = 500  # far more than any needs, on however busy a machine
 
 

@@ -130,7 +130,7 @@ RUN = """
 import sys, json, resource
 from tilewright.runtime.engine import chat_template
 from tilewright.runtime.engine.chat_template import ChatTemplate, TemplateFailed
-chat_template.MAX_SECONDS = 0.1
+chat_template.MAX_SECONDS = 0.05
 for number, text in enumerate(json.load(sys.stdin)):
     try:
         ChatTemplate(text).render({"messages": [{"role": "user", "content": "x"}]})
