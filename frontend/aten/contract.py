@@ -18,12 +18,8 @@ def _linear(call: Call, x: Value, weight: Value, bias: Value | None = None) -> V
     return product if bias is None else call.b.add(product, bias)
 
 
-@handles("mm.default", "bmm.default")
-def _mm(call: Call, x: Value, y: Value) -> Value:
-    return call.b.matmul(x, y)
-
-
-@handles("matmul.default", "mv.default", "dot.default", "linalg_matmul.default")
+@handles("matmul.default", "linalg_matmul.default", "mm.default", "bmm.default")
+@handles("mv.default", "dot.default")
 def matmul(call: Call, x: Value, y: Value) -> Value:
     """torch.matmul: a vector on the left is a row, on the right a column."""
     left = call.reshape(x, (1, *x.shape)) if x.type.rank == 1 else x

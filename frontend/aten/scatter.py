@@ -1,5 +1,7 @@
 """Operations in which a tensor of indices decides what is written."""
 
+from functools import partial
+
 from ...ir import types
 from ...ir.graph import Value
 from ...ir.ops.scatter import COMBINES
@@ -70,9 +72,7 @@ def _scatter(
     return _put(call, x, index, updates, dim % x.type.rank, _NAMES[reduce])
 
 
-@handles("scatter_add.default", of_numbers=True, may_fail=True)
-def _scatter_add(call: Call, x: Value, dim: int, index: Value, source: Value) -> Value:
-    return _scatter(call, x, dim, index, source, reduce="add")
+handles("scatter_add.default", of_numbers=True, may_fail=True)(partial(_scatter, reduce="add"))
 
 
 @handles("scatter_reduce.two", of_numbers=True, may_fail=True)
