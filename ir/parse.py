@@ -161,14 +161,8 @@ class _GraphParser:
 
     def type(self, text: str, line: _Line) -> TensorType:
         try:
-            return parse_type(text, lambda dim: self.dim(dim, line))
+            return parse_type(text, lambda dim: self.guard(line, parse_dim, dim, near=dim))
         except ValueError as error:
-            raise self.error(str(error), line, text.strip()) from None
-
-    def dim(self, text: str, line: _Line) -> Dim:
-        try:
-            return parse_dim(text.strip())
-        except ParseError as error:
             raise self.error(str(error), line, text.strip()) from None
 
     def value(self, name: str, line: _Line) -> Value:
@@ -181,11 +175,11 @@ class _GraphParser:
             raise self.error(f"{name} is defined twice", line, name)
         self.values[name] = value
 
-    def guard(self, line: _Line, function, *args):
+    def guard(self, line: _Line, function, *args, near: str = ""):
         try:
             return function(*args)
         except TilewrightError as error:
-            raise self.error(str(error), line) from None
+            raise self.error(str(error), line, near) from None
 
     def peek(self) -> str:
         if self.at >= len(self.lines):
