@@ -7,7 +7,7 @@ from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Value
 from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
-from ..ir.plan import Plan
+from ..ir.plan import Plan, aligned
 from ..ir.program import DIM, Buffer, Program
 from ..ir.progress import Progress, unwatched
 from ..ir.ranges import Range, Ranges
@@ -54,7 +54,8 @@ def build(
     base = plan.arena_bytes
     for name, type in needed.items():
         if name not in buffers:
-            _, base = made.place(name, type, base)
+            buffers[name] = Buffer(name, type, "temp", base)
+            base = aligned(base + type.nbytes)
     steps = made.steps(plan, names, encodings, ranges, base)
     if made.problems:
         raise UnsupportedOp(
