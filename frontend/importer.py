@@ -21,6 +21,7 @@ from ..ir.facts import Facts
 from ..ir.graph import Value
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType, Shape, TensorType
+from .declined import Declined
 from .dtypes import as_declared, from_torch, promote
 from .symbols import SymbolTable
 
@@ -67,10 +68,6 @@ def refuses(reason: str, *functions: str) -> None:
         raise Declined(reason)
 
     HANDLERS.update(dict.fromkeys(functions, refuse))
-
-
-class Declined(Exception):
-    """A handler cannot import this use of its operation; the text says why."""
 
 
 @dataclass
