@@ -68,7 +68,7 @@ class Card:
         module = CudaModule(SimpleNamespace(blobs=blobs, kernels=kernels), self.device)
         if launches:
             addresses = np.array([m.address for m in memories], np.int64)
-            module.plan(launches, len(memories)).run(addresses)
+            module.plan(launches).run(addresses)
         results = []
         for memory, array in zip(memories, case.arrays):
             raw = np.empty(array.nbytes, np.uint8)
