@@ -11,31 +11,22 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from ..ir.builder import Builder
 from ..ir.dim import Expr, Symbol, symbols_of
 from ..ir.dim import symbol as make_symbol
-from ..ir.errors import DimError, UnsupportedModel, VerifyError
-from ..ir.graph import Graph, Value
+from ..ir.errors import DimError, UnsupportedModel
+from ..ir.graph import Value
 from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.progress import Progress, unwatched
 from ..ir.signature import Constant, Container, Input, Output, Signature, Tree, with_leaves
-from ..ir.verify import verify
 from . import aten  # noqa: F401  fills the table
 from .containers import tree_of
 from .dtypes import from_torch, to_numpy
 from .dynamic_shapes import Axes, DynamicAxis, exported_axis
 from .eager import eager_call
+from .imported import Imported, proved
 from .importer import Handler, Importer
 from .symbols import SymbolTable, shape_env_of
 from .trace import export, functionalize, graphs_of, needs_decomposition
 
-
-@dataclass(frozen=True)
-class Imported:
-    """A module as a graph: its weights, initial states, and how to call it."""
-
-    graph: Graph
-    weights: LazyArrays
-    states: LazyArrays  # what mutated buffers held
-    signature: Signature
-    notes: tuple[str, ...] = ()  # ranges narrower than asked, and why
+_FIX = "declare a narrower range in dynamic_shapes, or make the axis static"
 
 
 def import_module(
@@ -137,7 +128,7 @@ class _ProgramImport:
         builder.weights = [w for w in builder.weights if w in used]
         kept = {w.name for w in builder.weights}
         return Imported(
-            _proved(builder.graph(outputs)),
+            proved(builder.graph(outputs), _FIX),
             LazyArrays({n: a for n, a in self.weights.items() if n in kept}),
             LazyArrays(self.states),
             self._signature(arguments, leaves, written),
@@ -322,20 +313,6 @@ def _sized_values(program: ExportedProgram) -> Iterator[Any]:
         if node.op == "placeholder" or "unbacked_bindings" in node.meta:
             value = node.meta.get("val")
             yield from value if isinstance(value, (tuple, list)) else [value]
-
-
-def _proved(graph: Graph) -> Graph:
-    """The graph, after its invariants were proved for every size in range."""
-    try:
-        verify(graph)
-    except VerifyError as error:
-        raise DimError(
-            "the module is not proved to work for every size in range",
-            where=error.where,
-            facts=f"{error.what}\n{error.facts}".rstrip(),
-            fix="declare a narrower range in dynamic_shapes, or make the axis static",
-        ) from error
-    return graph
 
 
 def _identifier(name: str) -> str:

@@ -1,0 +1,1 @@
+"""ONNX models in: files and protobufs to graphs."""

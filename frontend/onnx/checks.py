@@ -1,0 +1,124 @@
+"""What is wrong with a model before its first node is imported, all of it at once."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+
+from ...ir.errors import CheckpointError, UnsupportedModel, listed, shown
+from .functions import opsets
+from .rows import MICROSOFT
+
+MIN_OPSET = 6  # of ai.onnx; what is older passes shapes as attributes in ways of its own
+_ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+_KIND = AttributeProto.AttributeType
+
+
+def check_model(model: ModelProto, where: str) -> None:
+    """UnsupportedModel for opsets that we do not know, CheckpointError for a graph out of order."""
+    problems = list(_opset_problems(model))
+    if problems:
+        raise UnsupportedModel(
+            "the model is of opsets that are not known",
+            where=where,
+            facts=listed(problems),
+            fix="convert it by onnx.version_converter, or install a newer onnx package",
+        )
+    problems = list(_graph_problems(model.graph, set(), "the graph"))
+    for function in model.functions:
+        problems += _node_problems(
+            function.node, set(function.input), f"function {function.name}", set()
+        )
+    if problems:
+        raise CheckpointError(
+            "the model's graph is damaged",
+            where=where,
+            facts=listed(problems),
+            fix="export it again; onnx.checker.check_model says more",
+        )
+
+
+def _opset_problems(model: ModelProto) -> Iterator[str]:
+    functions = {"" if f.domain == "ai.onnx" else f.domain for f in model.functions}
+    versions = opsets(model)
+    if not versions:
+        yield "it names no opset"
+    known = {domain: _newest(domain) for domain in _ONNX}
+    for domain, version in versions.items():
+        name = domain or "ai.onnx"
+        newest = known.get(domain)
+        if newest is not None and not (MIN_OPSET if not domain else 1) <= version <= newest:
+            yield f"{name} {version}: known are {MIN_OPSET if not domain else 1} to {newest}"
+    named = {node.domain for node in _all_nodes(model)} - {"ai.onnx"}
+    for domain in sorted(named - known.keys() - functions - {MICROSOFT}):
+        yield f"domain {shown(domain)}, whose operators are in no table and no function"
+    for domain in sorted((named & (known.keys() | {MICROSOFT})) - versions.keys()):
+        yield f"domain {domain or 'ai.onnx'} is used, and no opset of it is named"
+
+
+def _newest(domain: str) -> int:
+    return onnx.defs.C.schema_version_map()[domain][1]
+
+
+def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        yield from _nodes_of(nodes)
+
+
+def _nodes_of(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    for node in nodes:
+        yield node
+        for graph in _graphs(node):
+            yield from _nodes_of(graph.node)
+
+
+def _graphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == _KIND.GRAPH:
+            yield attribute.g
+
+
+def _graph_problems(graph: GraphProto, outer: set[str], where: str) -> Iterator[str]:
+    inputs = [value.name for value in graph.input]
+    stored = {tensor.name for tensor in graph.initializer}
+    for name in sorted({name for name in inputs if inputs.count(name) > 1}):
+        yield f"{where}: the input {shown(name)} is there twice"
+    if graph.sparse_initializer:
+        yield f"{where}: it has sparse initializers, which are not read"
+    names = {*inputs, *stored}
+    yield from _node_problems(graph.node, names, where, outer)
+    for output in graph.output:
+        if output.name not in names | outer:
+            yield f"{where}: the output {shown(output.name)} is computed by no node"
+
+
+def _node_problems(
+    nodes: Sequence[NodeProto], names: set[str], where: str, outer: set[str]
+) -> Iterator[str]:
+    """Names that are read before they are there, or given twice; `names` is filled up."""
+    later = {name for node in nodes for name in node.output if name}
+    for node in nodes:
+        at = f"{where}, {node.op_type} {shown(node.name or next(iter(node.output), ''))}"
+        for name in node.input:
+            if name and name not in names and name not in outer:
+                own = name in node.output
+                yield f"{at}: it reads {shown(name)}, which " + (
+                    "it computes itself: the graph has a cycle"
+                    if own
+                    else "is computed after it: the graph is not in order, or has a cycle"
+                    if name in later
+                    else "nothing computes"
+                )
+        yield from (f"{at}: {problem}" for problem in _attribute_problems(node))
+        for graph in _graphs(node):
+            yield from _graph_problems(graph, names | outer, f"{at}, {shown(graph.name)}")
+        for name in node.output:
+            if name and name in names:
+                yield f"{at}: {shown(name)} is given a second time"
+            names.add(name)
+
+
+def _attribute_problems(node: NodeProto) -> Iterator[str]:
+    names = [attribute.name for attribute in node.attribute]
+    if len(set(names)) < len(names):
+        yield f"its attributes {', '.join(map(shown, names))} name one twice"

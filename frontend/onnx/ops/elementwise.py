@@ -1,0 +1,368 @@
+"""Elementwise operators: arithmetic, comparisons, logic, activations, casts."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ....ir import types
+from ....ir.graph import Value
+from ....ir.types import DType
+from ..known import Known
+from ..rows import Call, Declined, onnx_op
+from ..tensors import dtype_of_element
+
+
+def aligned(call: Call, x: Value, y: Value, broadcast: int, axis: int | None) -> Value:
+    """Y as opset 6 broadcasts it: its axes lie along those of x from `axis` on."""
+    if not broadcast or axis is None or y.type.rank == 0:
+        return y
+    first = call.axis(axis, x)
+    ones = x.type.rank - first - y.type.rank
+    return call.reshape(y, (*y.shape, *(1,) * ones))
+
+
+def _binary(name: str, function: Callable[[Call, Value, Value], Value]) -> None:
+    """A row for operands that broadcast as NumPy has it, and one for opset 6."""
+
+    @onnx_op(name, since=7)
+    def _(call: Call, x: Value, y: Value) -> Value:
+        return function(call, x, y)
+
+    @onnx_op(name, since=1)
+    def _(call: Call, x: Value, y: Value, *, broadcast: int = 0, axis: int | None = None) -> Value:
+        return function(call, x, aligned(call, x, y, broadcast, axis))
+
+
+def _op(name: str) -> Callable[[Call, Value, Value], Value]:
+    return lambda call, x, y: getattr(call.b, name)(x, y)
+
+
+def _div(call: Call, x: Value, y: Value) -> Value:
+    """The quotient; of integers rounded towards zero."""
+    if x.dtype.is_float:
+        return call.b.div(x, y)
+    b, zero = call.b, call.number(0, x.dtype)
+    quotient = b.floordiv(x, y)
+    is_negative = b.xor(b.lt(x, zero), b.lt(y, zero))
+    is_below = b.and_(is_negative, b.ne(b.mod(x, y), zero))
+    return b.where(is_below, b.add(quotient, call.number(1, x.dtype)), quotient)
+
+
+def _pow(call: Call, x: Value, y: Value) -> Value:
+    """x to the power y, in the dtype of x."""
+    b, dtype = call.b, x.dtype
+    exponent = call.constant(y) if call.is_known(y) else None
+    if exponent is not None and exponent.size == 1:
+        number = exponent.reshape(-1)[0].item()
+        shape = np.broadcast_shapes((1,) * x.type.rank, exponent.shape)
+        if len(shape) == x.type.rank:
+            if number in (1, 2, 3):
+                return x if number == 1 else b.mul(x, x) if number == 2 else b.mul(b.mul(x, x), x)
+            if dtype.is_float and number in (0.5, -0.5, -1):
+                return {0.5: b.sqrt, -0.5: b.rsqrt, -1: b.reciprocal}[number](x)
+    if dtype.is_float:
+        return b.pow(x, call.cast(y, dtype))
+    # whole powers are exact in float64 as far as they fit
+    wide = b.pow(b.cast(x, dtype=types.f64), b.cast(y, dtype=types.f64))
+    return b.cast(wide, dtype=dtype)
+
+
+for _name, _function in {
+    **{name: _op(name.lower()) for name in ("Add", "Sub", "Mul")},
+    "Div": _div,
+    "Pow": _pow,
+    "And": _op("and_"),
+    "Or": _op("or_"),
+    "Xor": _op("xor"),
+    "Equal": _op("eq"),
+    "Less": _op("lt"),
+    "Greater": _op("gt"),
+}.items():
+    _binary(_name, _function)
+
+for _name, _function in {
+    "LessOrEqual": _op("le"),
+    "GreaterOrEqual": _op("ge"),
+    "BitwiseAnd": _op("and_"),
+    "BitwiseOr": _op("or_"),
+    "BitwiseXor": _op("xor"),
+}.items():
+    onnx_op(_name)(lambda call, x, y, function=_function: function(call, x, y))
+
+
+@onnx_op("Mod", since=10)
+def _mod(call: Call, x: Value, y: Value, *, fmod: int = 0) -> Value:
+    b, zero = call.b, call.number(0, x.dtype)
+    if not fmod:
+        return b.mod(x, y)
+    if x.dtype.is_float:
+        rest = b.mod(b.abs(x), b.abs(y))
+        return b.where(b.lt(x, zero), b.neg(rest), rest)
+    rest = b.mod(x, y)
+    is_negative = b.xor(b.lt(x, zero), b.lt(y, zero))
+    return b.where(b.and_(is_negative, b.ne(rest, zero)), b.sub(rest, y), rest)
+
+
+def _variadic(name: str, op: str) -> None:
+    @onnx_op(name)
+    def _(call: Call, *xs: Value) -> Value:
+        total = xs[0]
+        for x in xs[1:]:
+            total = getattr(call.b, op)(total, x)
+        return total
+
+
+for _name, _text in (("Max", "maximum"), ("Min", "minimum"), ("Sum", "add")):
+    _variadic(_name, _text)
+
+
+@onnx_op("Mean")
+def _mean(call: Call, *xs: Value) -> Value:
+    total = xs[0]
+    for x in xs[1:]:
+        total = call.b.add(total, x)
+    return call.b.div(total, call.number(len(xs), total.dtype))
+
+
+# ---- one operand ---------------------------------------------------------------------------
+
+for _name, _text in {
+    **{
+        n: n.lower()
+        for n in "Neg Abs Exp Log Sqrt Reciprocal Sin Cos Tanh Erf Sigmoid Relu".split()
+    },
+    **{n: n.lower() for n in "Floor Ceil Round IsNaN".split()},
+    "Not": "not_",
+    "BitwiseNot": "not_",
+}.items():
+    onnx_op(_name)(lambda call, x, op=_text: getattr(call.b, op)(x))
+
+
+@onnx_op("Identity")
+def _identity(call: Call, x: Any) -> Any:
+    return x
+
+
+@onnx_op("Sign")
+def _sign(call: Call, x: Value) -> Value:
+    b, zero = call.b, call.number(0, x.dtype)
+    if x.dtype.kind == "uint":
+        return b.where(b.gt(x, zero), call.number(1, x.dtype), zero)
+    down = b.where(b.lt(x, zero), call.number(-1, x.dtype), zero)
+    return b.where(b.gt(x, zero), call.number(1, x.dtype), down)
+
+
+@onnx_op("IsInf")
+def _isinf(call: Call, x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
+    b, infinity = call.b, call.number(math.inf, x.dtype)
+    if detect_negative and detect_positive:
+        return b.eq(b.abs(x), infinity)
+    if not detect_negative and not detect_positive:
+        return b.full(value=False, shape=x.shape, dtype=types.bool_)
+    return b.eq(x, infinity if detect_positive else call.number(-math.inf, x.dtype))
+
+
+@onnx_op("Tan")
+def _tan(call: Call, x: Value) -> Value:
+    return call.b.div(call.b.sin(x), call.b.cos(x))
+
+
+def _formula(name: str, function: Callable[..., Value], since: int = 1, **defaults: float) -> None:
+    """A row for a formula of x and of numbers that are attributes; narrow floats in f32."""
+
+    def apply(call: Call, x: Value, **given: float) -> Value:
+        wide = call.computed(x)
+        numbers = {k: call.number(v, wide.dtype) for k, v in {**defaults, **given}.items()}
+        return call.cast(function(call, wide, **numbers), x.dtype)
+
+    onnx_op(name, since=since, attributes=frozenset(defaults))(apply)
+
+
+def _one(call: Call, x: Value) -> Value:
+    return call.number(1, x.dtype)
+
+
+def _zero(call: Call, x: Value) -> Value:
+    return call.number(0, x.dtype)
+
+
+def _between(call: Call, x: Value, low: float, high: float) -> Value:
+    bounds = call.number(low, x.dtype), call.number(high, x.dtype)
+    return call.b.minimum(call.b.maximum(x, bounds[0]), bounds[1])
+
+
+def _leaky(call: Call, x: Value, alpha: Value) -> Value:
+    return call.b.where(call.b.lt(x, _zero(call, x)), call.b.mul(x, alpha), x)
+
+
+def _elu(call: Call, x: Value, alpha: Value) -> Value:
+    return call.b.where(call.b.lt(x, _zero(call, x)), call.b.mul(call.b.expm1(x), alpha), x)
+
+
+def _selu(call: Call, x: Value, alpha: Value, gamma: Value) -> Value:
+    return call.b.mul(_elu(call, x, alpha), gamma)
+
+
+def _celu(call: Call, x: Value, alpha: Value) -> Value:
+    b = call.b
+    return b.where(b.lt(x, _zero(call, x)), b.mul(b.expm1(b.div(x, alpha)), alpha), x)
+
+
+def _hard_sigmoid(call: Call, x: Value, alpha: Value, beta: Value) -> Value:
+    return _between(call, call.b.add(call.b.mul(x, alpha), beta), 0.0, 1.0)
+
+
+def _hard_swish(call: Call, x: Value) -> Value:
+    b = call.b
+    line = b.add(b.mul(x, call.number(1 / 6, x.dtype)), call.number(0.5, x.dtype))
+    return b.mul(x, _between(call, line, 0.0, 1.0))
+
+
+def softplus(call: Call, x: Value) -> Value:
+    """log(1 + exp(x)), without overflow."""
+    b = call.b
+    return b.add(b.relu(x), b.log1p(b.exp(b.neg(b.abs(x)))))
+
+
+def _softsign(call: Call, x: Value) -> Value:
+    return call.b.div(x, call.b.add(call.b.abs(x), _one(call, x)))
+
+
+def _thresholded(call: Call, x: Value, alpha: Value) -> Value:
+    return call.b.where(call.b.gt(x, alpha), x, _zero(call, x))
+
+
+def _mish(call: Call, x: Value) -> Value:
+    return call.b.mul(x, call.b.tanh(softplus(call, x)))
+
+
+def _swish(call: Call, x: Value, alpha: Value) -> Value:
+    return call.b.mul(x, call.b.sigmoid(call.b.mul(x, alpha)))
+
+
+def _shrink(call: Call, x: Value, bias: Value, lambd: Value) -> Value:
+    b = call.b
+    inside = b.where(b.lt(x, b.neg(lambd)), b.add(x, bias), _zero(call, x))
+    return b.where(b.gt(x, lambd), b.sub(x, bias), inside)
+
+
+_formula("LeakyRelu", _leaky, alpha=0.01)
+_formula("Elu", _elu, alpha=1.0)
+_formula("Selu", _selu, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
+_formula("Celu", _celu, alpha=1.0)
+_formula("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
+_formula("HardSwish", _hard_swish)
+_formula("Softplus", softplus)
+_formula("Softsign", _softsign)
+_formula("ThresholdedRelu", _thresholded, alpha=1.0)
+_formula("Mish", _mish)
+_formula("Swish", _swish, alpha=1.0)
+_formula("Shrink", _shrink, bias=0.0, lambd=0.5)
+
+
+@onnx_op("Gelu")
+def _gelu(call: Call, x: Value, *, approximate: str = "none") -> Value:
+    return call.b.gelu_tanh(x) if approximate == "tanh" else call.b.gelu(x)
+
+
+@onnx_op("PRelu")
+def _prelu(call: Call, x: Value, slope: Value) -> Value:
+    if call.version < 7 and slope.type.rank == 1 and x.type.rank > 1:
+        slope = aligned(call, x, slope, 1, 1)  # one for each channel
+    return call.b.where(call.b.lt(x, call.number(0, x.dtype)), call.b.mul(x, slope), x)
+
+
+@onnx_op("Clip", since=11)
+def _clip(call: Call, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
+    if low is not None:
+        x = call.b.maximum(x, low)
+    return x if high is None else call.b.minimum(x, high)
+
+
+@onnx_op("Clip")
+def _clip_6(
+    call: Call, x: Value, *, min: float | None = None, max: float | None = None, **_: Any
+) -> Value:
+    low, high = (None if v is None else call.number(v, x.dtype) for v in (min, max))
+    return _clip(call, x, low, high)
+
+
+@onnx_op("Where")
+def _where(call: Call, condition: Value, x: Value, y: Value) -> Value:
+    return call.b.where(condition, x, y)
+
+
+@onnx_op("Dropout", since=12)
+def _dropout(
+    call: Call,
+    x: Value,
+    ratio: Value | None = None,
+    training: Value | None = None,
+    *,
+    seed: int = 0,
+) -> tuple[Value, Value]:
+    if training is not None and bool(call.constant(training).item()):
+        share = 0.5 if ratio is None else float(call.constant(ratio).item())
+        if share > 0:
+            raise Declined("dropout in training mode")
+    return x, call.b.full(value=True, shape=x.shape, dtype=types.bool_)
+
+
+@onnx_op("Dropout")
+def _dropout_7(call: Call, x: Value, *, ratio: float = 0.5, is_test: int = 1) -> tuple[Value, ...]:
+    if not is_test and ratio > 0:
+        raise Declined("dropout in training mode")
+    dtype = types.bool_ if call.version >= 10 else x.dtype
+    return x, call.b.full(value=dtype.element(1), shape=x.shape, dtype=dtype)
+
+
+# ---- casts ---------------------------------------------------------------------------------
+
+
+def _converted(call: Call, x: Value, dtype: DType, saturate: int) -> Value:
+    narrow = dtype.is_float and dtype.bits == 8
+    if narrow and not (dtype is types.f8e4m3 and saturate):
+        raise Declined(f"a cast to {dtype} with saturate={saturate}")
+    if dtype is types.bool_ and x.dtype is not types.bool_:
+        return call.b.ne(x, call.number(0, x.dtype))
+    return call.cast(x, dtype)
+
+
+@onnx_op("Cast")
+def _cast(call: Call, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
+    return _converted(call, x, dtype_of_element(to), saturate)
+
+
+@onnx_op("CastLike")
+def _cast_like(
+    call: Call, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up"
+) -> Value:
+    return _converted(call, x, like.dtype, saturate)
+
+
+# ---- constants -----------------------------------------------------------------------------
+
+
+@onnx_op("Constant")
+def _constant(
+    call: Call,
+    *,
+    value: Known | None = None,
+    value_float: float | None = None,
+    value_floats: tuple[float, ...] | None = None,
+    value_int: int | None = None,
+    value_ints: tuple[int, ...] | None = None,
+) -> Known:
+    if value is not None:
+        return value
+    for number, dtype in (
+        (value_float, np.float32),
+        (value_floats, np.float32),
+        (value_int, np.int64),
+        (value_ints, np.int64),
+    ):
+        if number is not None:
+            return Known.of_array(np.array(number, dtype))
+    raise Declined("it has no value that is read")

@@ -1,0 +1,73 @@
+"""ONNX models as graphs: names, shapes as dims, weights, functions, sub-graphs."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tilewright.frontend.onnx.import_model import import_onnx
+from tilewright.ir.evaluate import evaluate
+
+F, I64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def model(nodes, inputs, outputs, weights=(), opset=17, functions=(), domains=()):
+    """A ModelProto; inputs are (name, element type, shape), outputs (name, element type)."""
+    graph = helper.make_graph(
+        [helper.make_node(*n[:3], **(n[3] if len(n) > 3 else {})) for n in nodes],
+        "g",
+        [helper.make_tensor_value_info(*i) for i in inputs],
+        [helper.make_tensor_value_info(*o, None) for o in outputs],
+        [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in dict(weights).items()],
+    )
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    return helper.make_model(graph, opset_imports=opsets, functions=functions)
+
+
+def run(proto, *arrays, **options):
+    """The outputs by the reference."""
+    imported = import_onnx(proto, **options)
+    names = [tree.name for tree in imported.signature.positional if hasattr(tree, "name")]
+    outputs, _ = evaluate(imported.graph, dict(zip(names, arrays)), imported.weights)
+    return outputs
+
+
+SHAPES = model(
+    [
+        ("Shape", ["x"], ["s"]),
+        ("Gather", ["s", "zero"], ["n"]),
+        ("Add", ["n", "one"], ["more"]),
+        ("Cast", ["more"], ["count"], {"to": F}),
+        ("Mul", ["x", "w"], ["y"]),
+        ("Add", ["y", "count"], ["z"]),
+    ],
+    [("x", F, ["batch size", 3])],
+    [("z", F), ("more", I64)],
+    {"w": np.float32([1, 2, 3]), "zero": np.int64(0), "one": np.int64(1)},
+)
+
+
+def test_shapes_stay_dims_and_leave_nothing_in_the_graph():
+    graph = import_onnx(SHAPES).graph
+    assert list(graph.symbols) == ["batch_size"]
+    assert [node.op.name for node in graph.nodes] == ["mul", "dim_value", "add", "dim_value"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_one_graph_holds_for_every_size(rows):
+    x = np.random.default_rng(rows).normal(size=(rows, 3)).astype(np.float32)
+    z, more = run(SHAPES, x)
+    np.testing.assert_allclose(z, x * np.float32([1, 2, 3]) + rows + 1, rtol=1e-6)
+    assert more == rows + 1
+
+
+def test_a_file_is_the_same_as_the_model_in_memory(tmp_path):
+    big = model(
+        [("Add", ["x", "w"], ["y"])],
+        [("x", F, [200])],
+        [("y", F)],
+        {"w": np.arange(200, dtype=np.float32)},
+    )
+    onnx.save(big, tmp_path / "m.onnx")
+    x = np.ones(200, np.float32)
+    np.testing.assert_array_equal(run(tmp_path / "m.onnx", x), run(big, x))
