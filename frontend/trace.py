@@ -32,6 +32,7 @@ from ..ir.signature import Tree
 from .containers import Results
 from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
 from .importer import HANDLERS, live_nodes, target_name
+from .recurrent_hook import RECURRENT
 from .structural_copy import structural_copy
 
 _LOCK = ForkLock()  # torch traces one module at a time: its modes are the process's
@@ -110,7 +111,6 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
     Operations in our table stay whole. Only needed for programs that `needs_decomposition` names.
     """
     _alias_what_dropout_returns(program)
-    _refuse_recurrent_dropout(program)
     table = torch.export.default_decompositions()
     table.update(torch._decomp.get_decompositions(_TAKEN_APART))
     for overload in list(table):
@@ -132,22 +132,6 @@ def _alias_what_dropout_returns(program: ExportedProgram) -> None:
             x, p, train = node.args
             if p == 0 or not train:
                 node.target, node.args = aten.alias.default, (x,)
-
-
-def _refuse_recurrent_dropout(program: ExportedProgram) -> None:
-    """Torch's decompositions of recurrent layers leave their dropout out, in train mode too."""
-    for node in program.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        names = [argument.name for argument in node.target._schema.arguments]
-        given = dict(zip(names, node.args)) | node.kwargs
-        if given.get("train") and given.get("dropout"):
-            raise UnsupportedModel(
-                "a recurrent layer with dropout is in train mode",
-                where=target_name(node.target),
-                facts=f"it drops values at random, with probability {given['dropout']}",
-                fix="call eval() on the module first",
-            )
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
@@ -243,6 +227,7 @@ _REPLACED: dict[Any, Any] = {
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     F.scaled_dot_product_attention: _attention,
+    **RECURRENT,
 }
 
 

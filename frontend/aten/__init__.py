@@ -11,6 +11,7 @@ from . import (
     pad,
     pointwise,
     reduce,
+    rnn,
     scan,
     scatter,
     sort,

@@ -1,0 +1,1 @@
+"""Layers as ops: what importers of every language build. Nothing of torch or ONNX is in here."""
