@@ -4,11 +4,9 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
@@ -24,14 +22,10 @@ from ..ir.errors import (
     UnsupportedOp,
 )
 from ..ir.signature import Signature
-from ..ir.target import Target
-from ..ir.types import DTYPES
 from ..passes import Report
-from ..passes.pipelines import dense
 from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
 from ..runtime.device import Device
-from ..runtime.executable import Executable
 from .arguments import (
     changed_axes,
     check_modes,
@@ -41,21 +35,13 @@ from .arguments import (
     is_plain,
     shapes_of,
 )
-from .callable_module import CallableModule, Missed, ModuleProgram, torch_of
-from .compile_graph import Compiled, compile_graph
+from .callable_module import CallableModule, Missed, torch_of
+from .compiled_variant import make_variant
 from .machine import open_device, resolve_target
 from .module_artifact import module_artifact
 from .snapshot import Snapshot
 
 MAX_VARIANTS = 8  # programs of one module that are kept
-
-
-@dataclass(eq=False, kw_only=True)
-class CompiledVariant(ModuleProgram):
-    """A program with what it was made of."""
-
-    compiled: Compiled
-    states: Mapping[str, np.ndarray]  # first values of buffers that the module writes
 
 
 class CompiledModule(CallableModule):
@@ -279,31 +265,6 @@ def _exported_signature(of_module: inspect.Signature, traced: Signature) -> insp
             *(inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in by_place),
             *(inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in traced.keywords),
         ]
-    )
-
-
-def make_variant(
-    imported: Imported, target: Target, options: Mapping[str, Any], device: Device | None
-) -> CompiledVariant:
-    """Compile an imported module, and place it on `device` where that is here."""
-    narrow = options.get("weights_dtype")
-    pipeline = dense(None if narrow is None else DTYPES[narrow])
-    compiled = compile_graph(imported.graph, imported.weights, pipeline, target)
-    executable = None
-    if device is not None:
-        executable = Executable(
-            compiled.program,
-            compiled.weights,
-            device,
-            states=imported.states,
-            borrow_weights=False,
-        )
-    return CompiledVariant(
-        program=compiled.program,
-        signature=imported.signature,
-        executable=executable,
-        compiled=compiled,
-        states=imported.states,
     )
 
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def inspect(
     model: Annotated[
-        str, typer.Argument(help="An artifact, a checkpoint, `demo`, or a graph's text (*.ir).")
+        str,
+        typer.Argument(
+            help="An artifact, a checkpoint, an ONNX model, `demo`, or a graph's text (*.ir)."
+        ),
     ],
     sizes: Annotated[
         str, typer.Option("--at", help="Sizes that bytes and operations are given for: t=1,seqs=1.")
@@ -290,7 +293,7 @@ def _read_other(path: Path) -> dict:
         return gguf_facts(path)
     if path.is_dir():
         return folder_facts(path)
-    return graph_facts(path)
+    return onnx_facts(path) if path.suffix == ".onnx" else graph_facts(path)
 
 
 def gguf_facts(path: Path) -> dict:
@@ -304,6 +307,37 @@ def gguf_facts(path: Path) -> dict:
         for key, value in file.metadata.items()
     }
     return {"kind": "GGUF file", "path": str(path), "tensors": kinds, "metadata": metadata}
+
+
+def onnx_facts(path: Path) -> dict:
+    """Opsets, inputs and outputs of an ONNX model, its weights, and how often each op occurs."""
+    from ..api.compile import require_onnx
+
+    require_onnx()
+    from ..frontend.onnx.functions import opsets
+    from ..frontend.onnx.import_model import declared_shapes
+    from ..frontend.onnx.model_file import open_model
+
+    file = open_model(path)
+    graph = file.proto.graph
+    ops = Counter(node.op_type for node in graph.node)
+    arrays = file.initializers().values()
+    return {
+        "kind": "ONNX model",
+        "path": str(path),
+        "tensors": _tally((array.dtype, array.nbytes) for array in arrays),
+        "metadata": {
+            "name": graph.name,
+            "producer": file.proto.producer_name,
+            "opsets": {name or "ai.onnx": number for name, number in opsets(file.proto).items()},
+            "inputs": {
+                name: shape and list(shape) for name, shape in declared_shapes(file).items()
+            },
+            "outputs": [output.name for output in graph.output],
+            "nodes": len(graph.node),
+            "ops": dict(ops.most_common()),
+        },
+    }
 
 
 def folder_facts(path: Path) -> dict:

@@ -1,4 +1,4 @@
-"""The module that a command line names: `package.module:name`, `file.py:name`, or a `.pt2` file."""
+"""The module that a command line names: `package.module:name`, `file.py:name`, `.pt2`, `.onnx`."""
 
 import importlib
 import importlib.util
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..ir.errors import OptionError, TilewrightError
 
 if TYPE_CHECKING:
+    from ..api.compile_onnx import CompiledOnnx
     from ..api.compiled_module import CompiledModule
 
 _NAMED = re.compile(r"(?P<place>[^:]+):(?P<name>[A-Za-z_][\w.]*)")
@@ -23,7 +24,9 @@ _RANGE = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<lo>\d+)(?:\.\.(?P<hi>\d*))?")
 
 def is_named(text: str) -> bool:
     """Whether this names a module, and not a file, a folder or `demo`."""
-    return text.endswith(".pt2") or (_NAMED.fullmatch(text) is not None and not Path(text).exists())
+    return text.endswith((".pt2", ".onnx")) or (
+        _NAMED.fullmatch(text) is not None and not Path(text).exists()
+    )
 
 
 def compile_named(
@@ -34,9 +37,14 @@ def compile_named(
     target: str,
     options: Mapping[str, Any],
     trust: bool,
-) -> "CompiledModule":
+) -> "CompiledModule | CompiledOnnx":
     """The module compiled for inputs as they are described, or as it says itself."""
-    from ..api.compile_module import check_module, compile
+    from ..api.compile import compile
+
+    if text.endswith(".onnx"):
+        shapes = _shapes(inputs, dims, text)
+        return compile(text, dynamic_shapes=shapes, target=target, options=options)
+    from ..api.compile_module import check_module
 
     if text.endswith(".pt2"):
         exported = _read_exported(Path(text), inputs, dims, trust)
@@ -164,6 +172,23 @@ def _import(place: str) -> Any:
     sys.modules[spec.name] = module  # where dataclasses and pickles look for it
     spec.loader.exec_module(module)
     return module
+
+
+def _shapes(
+    inputs: Sequence[str], dims: Sequence[str], where: str
+) -> dict[str, tuple[int | str, ...]]:
+    """Shapes of an ONNX model's inputs in place of the declared ones, from `x=f32[batch, 3]`."""
+    if dims:
+        raise OptionError("--dim is for modules: an ONNX model declares its dims", where=where)
+    shapes = {}
+    for text in inputs:
+        name, _, described = (part.strip() for part in text.partition("="))
+        kind = _TYPE.fullmatch(described)
+        if kind is None:
+            raise _bad_input(text, f"{described!r} is no type")
+        sizes = [part.strip() for part in kind["shape"].split(",") if part.strip()]
+        shapes[name] = tuple(int(size) if size.isdigit() else size for size in sizes)
+    return shapes
 
 
 def _read_exported(path: Path, inputs: Sequence[str], dims: Sequence[str], trust: bool) -> Any:

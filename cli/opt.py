@@ -12,7 +12,9 @@ from .console import decoded, print_json, read_input
 
 
 def opt(
-    file: Annotated[str, typer.Argument(help="A graph as text; - reads standard input.")] = "",
+    file: Annotated[
+        str, typer.Argument(help="A graph as text, or an ONNX model; - reads standard input.")
+    ] = "",
     passes: Annotated[
         str, typer.Option("--passes", "-p", help="Passes to run: a,b{option=value}.")
     ] = "",
@@ -70,13 +72,17 @@ def opt(
             f"no pipeline named {pipeline!r}", facts=f"pipelines: {', '.join(layer.PIPELINES)}"
         )
 
+    from ..api.compile import import_onnx
     from ..api.watching import start_logging
     from ..ir.parse import parse_graph
     from ..ir.text import print_graph, print_plan
     from ..ir.verify import verify
 
     start_logging()
-    graph = parse_graph(read_text(file), path="<stdin>" if file == "-" else file)
+    if file.endswith(".onnx"):
+        graph = import_onnx(file).graph
+    else:
+        graph = parse_graph(read_text(file), path="<stdin>" if file == "-" else file)
     verify(graph)  # the text's own faults are not those of the first pass
     chosen = layer.parse_pipeline(pipeline or passes) if pipeline or passes else ()
     result = layer.run(graph, chosen, check=check, dump=dump, stop_after=stop_after or None)

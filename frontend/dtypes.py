@@ -18,6 +18,9 @@ FROM_TORCH = {
     torch.int32: types.i32,
     torch.int16: types.i16,
     torch.int8: types.i8,
+    torch.uint64: types.u64,
+    torch.uint32: types.u32,
+    torch.uint16: types.u16,
     torch.uint8: types.u8,
     torch.bool: types.bool_,
 }

@@ -204,6 +204,9 @@ def _take(
 
 
 def _is_same(now: Any, then: Any) -> bool:
+    if isinstance(now, np.ndarray) and isinstance(then, np.ndarray):
+        is_alike = now.shape == then.shape and now.dtype == then.dtype
+        return is_alike and now.tobytes() == then.tobytes()
     if type(now) is not type(then) or is_array(now):
         return False
     return repr(now) == repr(then) if isinstance(now, float) else now == then  # NaN, and -0.0

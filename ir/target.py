@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from .errors import DeviceError, OptionError
-from .types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, f64, i8, i16, i32, i64, u8
+from .types import DTYPES, DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32
 
-_INTEGERS = (bool_, u8, i8, i16, i32, i64)
+_INTEGERS = tuple(t for t in DTYPES.values() if not t.is_float and not t.is_packed)
 _GPU_FLOATS = (f64, f32, f16, bf16)
 _FLOAT8 = (f8e4m3, f8e5m2)
 FULL_SUM = 24  # bits of a running sum as precise as one in float32

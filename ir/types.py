@@ -114,6 +114,9 @@ i64 = _dtype("i64", 64, "int", np.int64)
 i32 = _dtype("i32", 32, "int", np.int32)
 i16 = _dtype("i16", 16, "int", np.int16)
 i8 = _dtype("i8", 8, "int", np.int8)
+u64 = _dtype("u64", 64, "uint", np.uint64)
+u32 = _dtype("u32", 32, "uint", np.uint32)
+u16 = _dtype("u16", 16, "uint", np.uint16)
 u8 = _dtype("u8", 8, "uint", np.uint8)
 bool_ = _dtype("bool", 8, "bool", np.bool_)
 
@@ -122,7 +125,8 @@ u4 = _dtype("u4", 4, "uint", ml_dtypes.uint4)
 i2 = _dtype("i2", 2, "int", ml_dtypes.int2)
 u2 = _dtype("u2", 2, "uint", ml_dtypes.uint2)
 
-_ALL = (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u8, bool_, i4, u4, i2, u2)
+_FLOATS = (f64, f32, f16, bf16, f8e4m3, f8e5m2)
+_ALL = (*_FLOATS, i64, i32, i16, i8, u64, u32, u16, u8, bool_, i4, u4, i2, u2)
 DTYPES = {t.name: t for t in _ALL}
 # as the safetensors format spells them: BF16, F8_E4M3
 SAFETENSORS = {t.name.upper().replace("F8E", "F8_E"): t for t in DTYPES.values() if not t.is_packed}

@@ -27,6 +27,9 @@ _DTYPES = {
     (0, 32): types.i32,
     (0, 16): types.i16,
     (0, 8): types.i8,
+    (1, 64): types.u64,
+    (1, 32): types.u32,
+    (1, 16): types.u16,
     (1, 8): types.u8,
     (6, 8): types.bool_,
 }

@@ -47,7 +47,7 @@ _COMPILE = ("compile_module", "compiled_module", "arguments", "snapshot")
 LOADED_FOR = {f"api/{name}.py": "torch" for name in _COMPILE}
 
 # Files of api that compile; the rest runs what is compiled, without what compiles.
-COMPILES = {*_COMPILE, "compile_graph", "watching"}
+COMPILES = {*_COMPILE, "compile_graph", "compile_onnx", "compiled_variant", "watching"}
 
 # library -> layers that may import it at module level; the rest do so inside functions
 MAY_USE_AT_TOP = {

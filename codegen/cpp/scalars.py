@@ -21,7 +21,7 @@ FUNCTIONS = frozenset((*_INFIX, *_CALLS, "neg", "not", "where", "isnan"))
 VALUE_TYPES = {
     "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "f8e4m3": "float",
     "f8e5m2": "float", "i64": "int64_t", "i32": "int32_t", "i16": "int16_t", "i8": "int8_t",
-    "u8": "uint8_t", "bool": "bool",
+    "u64": "uint64_t", "u32": "uint32_t", "u16": "uint16_t", "u8": "uint8_t", "bool": "bool",
 }  # fmt: skip
 NARROW = {"f16": "uint16_t", "bf16": "uint16_t", "f8e4m3": "uint8_t", "f8e5m2": "uint8_t"}
 
@@ -82,6 +82,8 @@ def constant(value: float | int | bool, dtype: DType) -> str:
     value = int(value)
     if dtype.bits == 64:
         # the lowest value has no literal of its own
+        if dtype.kind == "uint":
+            return f"((uint64_t){value}ull)"
         return "INT64_MIN" if value == -(2**63) else f"((int64_t){value})"
     return f"(({type}){value})"
 
@@ -117,6 +119,7 @@ def convert(text: str, source: DType, dtype: DType) -> str:
         return text
     if dtype == bool_:
         return f"({text} != 0)"
-    if source.is_float and dtype.bits < 32:
-        return f"({VALUE_TYPES[dtype.name]})(int32_t){text}"
+    if source.is_float and (dtype.bits < 32 or dtype.kind == "uint") and dtype.bits < 64:
+        # by way of a signed one that holds its values, so that what is negative wraps
+        return f"({VALUE_TYPES[dtype.name]})(int{32 if dtype.bits < 32 else 64}_t){text}"
     return f"({VALUE_TYPES[dtype.name]}){text}"

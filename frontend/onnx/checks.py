@@ -9,7 +9,6 @@ from ...ir.errors import CheckpointError, UnsupportedModel, listed, shown
 from .functions import opsets
 from .rows import MICROSOFT
 
-MIN_OPSET = 6  # of ai.onnx; what is older passes shapes as attributes in ways of its own
 _ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 _KIND = AttributeProto.AttributeType
 
@@ -47,8 +46,8 @@ def _opset_problems(model: ModelProto) -> Iterator[str]:
     for domain, version in versions.items():
         name = domain or "ai.onnx"
         newest = known.get(domain)
-        if newest is not None and not (MIN_OPSET if not domain else 1) <= version <= newest:
-            yield f"{name} {version}: known are {MIN_OPSET if not domain else 1} to {newest}"
+        if newest is not None and not 1 <= version <= newest:
+            yield f"{name} {version}: known are 1 to {newest}"
     named = {node.domain for node in _all_nodes(model)} - {"ai.onnx"}
     for domain in sorted(named - known.keys() - functions - {MICROSOFT}):
         yield f"domain {shown(domain)}, whose operators are in no table and no function"

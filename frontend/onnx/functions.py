@@ -37,12 +37,12 @@ def body_of(
         function = _defined(domain, node, version, operands, attributes)
     if function is None:
         return None
-    versions = opsets(function)
+    versions = {"": onnx.defs.onnx_opset_version(), domain: version, **opsets(function)}
     return Body(
         function.input,
         function.output,
         function.node,
-        versions or {"": version},
+        versions,
         {a.name: a for a in function.attribute_proto},
     )
 

@@ -34,6 +34,7 @@ from .model_file import ModelFile, Source, open_model
 from .scope import Scope
 from .tensors import dtype_of_element
 
+_UNKNOWN = object()  # a shape that is not given, where None is one of no tensor
 _FIX = "give the sizes that do not fit together as numbers: shapes={'input': (1, 3, 224, 224)}"
 
 
@@ -61,15 +62,16 @@ class ImportedOnnx(Imported):
 def import_onnx(
     source: Source | ModelFile,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Any] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     name: str = "main",
 ) -> ImportedOnnx:
     """Import the graph of an ONNX file (a path) or of an onnx.ModelProto.
 
     Axes that the model names are dims, shared by name; axes without a name or size are dims of
-    their own. `shapes` gives inputs sizes in place of the declared ones. `values` gives inputs
-    numbers: they are compiled in as constants. Weights are read when they are looked up.
+    their own. `shapes` gives inputs shapes in place of the declared ones, of numbers and names of
+    dims; a list of shapes to a sequence, None to an optional that is left out. `values` gives
+    inputs numbers: they are compiled in as constants. Weights are read when they are looked up.
     Raises CheckpointError for a damaged file, UnsupportedOp (one table of all), UnsupportedModel,
     ShapeError or DimError; NeedsInputs where only the numbers of inputs tell what the graph is.
     """
@@ -78,13 +80,36 @@ def import_onnx(
     return _ModelImport(file, dict(shapes or {}), dict(values or {}), name).run()
 
 
+def declared_shapes(file: ModelFile) -> dict[str, tuple[int | str, ...] | None]:
+    """What the model declares of its inputs: shapes of sizes and names, None where it has none.
+
+    A size that is not known is the empty name. Initializers that are listed as inputs are none.
+    """
+    stored = {tensor.name for tensor in file.proto.graph.initializer}
+    return {
+        value.name: _declared(value.type)
+        for value in file.proto.graph.input
+        if value.name not in stored
+    }
+
+
+def _declared(type: TypeProto) -> tuple[int | str, ...] | None:
+    kind = type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return tuple(
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param
+        for d in kind.shape.dim
+    )
+
+
 class _ModelImport:
     """The state of importing one model."""
 
     def __init__(
         self,
         file: ModelFile,
-        shapes: dict[str, Sequence[int]],
+        shapes: dict[str, Any],
         values: dict[str, np.ndarray],
         name: str,
     ):
@@ -134,15 +159,8 @@ class _ModelImport:
 
     def _input(self, value: ValueInfoProto) -> Any:
         name, where = value.name, f"input {shown(value.name)}"
-        if value.type.WhichOneof("value") != "tensor_type":
-            raise UnsupportedModel(
-                f"an input is no tensor but a {value.type.WhichOneof('value') or 'nothing'}",
-                where=where,
-                fix="pass its parts as inputs of their own",
-            )
-        kind = value.type.tensor_type
-        dtype = dtype_of_element(kind.elem_type, where)
         if name in self.values:
+            dtype = dtype_of_element(value.type.tensor_type.elem_type, where)
             array = np.asarray(self.values[name])
             if array.dtype != dtype.numpy:
                 raise ShapeError(
@@ -150,46 +168,74 @@ class _ModelImport:
                 )
             self.arguments[name] = Constant(array)
             return Known.of_array(array)
-        ours = _identifier(name, {v.name or "" for v in self.builder.inputs})
-        result = self.builder.input(ours, self._shape(name, ours, kind, where), dtype)
-        self.arguments[name] = Input(ours)
-        self.model.inputs[result] = name
+        given = self.shapes.get(name, _UNKNOWN)
+        result, self.arguments[name] = self._argument(value.type, name, given, where)
+        if isinstance(result, Value):
+            self.model.inputs[result] = name
         return result
 
-    def _shape(self, name: str, ours: str, kind: TypeProto.Tensor, where: str) -> tuple[Dim, ...]:
-        given = self.shapes.get(name)
-        if not kind.HasField("shape"):
+    def _argument(self, type: TypeProto, name: str, given: Any, where: str) -> tuple[Any, Tree]:
+        """What an input of a type is here, and how it is taken from a call.
+
+        A sequence is a list of inputs, as many as shapes are given; an optional that is given no
+        shape is None.
+        """
+        kind = type.WhichOneof("value")
+        if kind == "optional_type":
             if given is None:
-                raise UnsupportedModel(
-                    "the number of axes of an input is not known",
+                return None, Constant(None)
+            return self._argument(type.optional_type.elem_type, name, given, where)
+        if kind == "sequence_type":
+            if given is _UNKNOWN:
+                raise DimError(
+                    "how many tensors an input has is not known",
                     where=where,
-                    fix="give its shape: shapes={name: (1, 3)}",
+                    fix="give a shape for each: shapes={name: [(1, 3), (2, 3)]}",
                 )
-            return tuple(given)
-        axes = kind.shape.dim
-        if given is not None and len(given) != len(axes):
+            element = type.sequence_type.elem_type
+            parts = [self._argument(element, name, shape, where) for shape in given]
+            return [value for value, _ in parts], Container("list", tuple(t for _, t in parts))
+        if kind != "tensor_type":
+            raise UnsupportedModel(
+                f"an input is no tensor but a {kind or 'nothing'}",
+                where=where,
+                fix="pass its parts as inputs of their own",
+            )
+        dtype = dtype_of_element(type.tensor_type.elem_type, where)
+        ours = _identifier(name, {v.name or "" for v in self.builder.inputs})
+        shape = self._shape(ours, _declared(type), given, where)
+        return self.builder.input(ours, shape, dtype), Input(ours)
+
+    def _shape(
+        self, ours: str, declared: Sequence[int | str] | None, given: Any, where: str
+    ) -> tuple[Dim, ...]:
+        if given is _UNKNOWN and declared is None:
+            raise DimError(
+                "the number of axes of an input is not known",
+                where=where,
+                fix="give its shape: shapes={name: (1, 3)}",
+            )
+        if given is not _UNKNOWN and declared is not None and len(given) != len(declared):
             raise DimError(
                 f"a shape of {len(given)} axes is given",
                 where=where,
-                facts=f"the model declares {len(axes)}",
+                facts=f"the model declares {len(declared)}",
             )
-        return tuple(
-            given[axis] if given is not None else self._dim(dim, f"{ours}_{axis}")
-            for axis, dim in enumerate(axes)
-        )
+        sizes = declared if given is _UNKNOWN else given
+        return tuple(self._dim(dim, f"{ours}_{axis}") for axis, dim in enumerate(sizes))
 
-    def _dim(self, dim: Any, otherwise: str) -> Dim:
+    def _dim(self, dim: int | str, otherwise: str) -> Dim:
         """A declared size: a number, a name (shared by name), a sum of names, or unknown."""
-        if dim.HasField("dim_value") and dim.dim_value >= 0:
-            return dim.dim_value
+        if isinstance(dim, int) and dim >= 0:
+            return dim
         found: Dim | None = None
-        if dim.dim_param:
+        if isinstance(dim, str) and dim:
             try:
-                found = parse_dim(dim.dim_param)
+                found = parse_dim(dim)
             except (ParseError, ValueError):
                 found = None
             if found is None or not all(map(_is_plain, symbols_of(found))):
-                found = make_symbol(_identifier(dim.dim_param, ()))
+                found = make_symbol(_identifier(dim, ()))
         if found is None or isinstance(found, int):
             found = make_symbol(_identifier(otherwise, self.builder.symbols))
         for name in symbols_of(found):

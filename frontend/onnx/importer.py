@@ -29,7 +29,8 @@ POISON = object()  # what an operator gives that could not be imported
 MAX_NODES = 1_000_000  # with those of functions as often as they are called
 MAX_NESTING = 50  # of sub-graphs and functions in one another
 MAX_ASKED = 64  # elements of an input whose numbers may be asked for
-_FOLDED = 20_000  # nodes that are evaluated to know one operand
+_FOLDED = 20_000  # nodes that are evaluated to know one operand,
+_FOLDED_SIZE = 1 << 20  # and elements of what each of them gives
 
 # what unfit attributes and operands raise in a row, which takes them as the file has them
 _UNFIT = (TypeError, ValueError, IndexError, KeyError, OverflowError, ZeroDivisionError)
@@ -170,7 +171,8 @@ class Importer:
         for name, value in zip(body.inputs, [*operands, *missing]):
             inner.names[name] = value
         self.run(body.nodes, inner)
-        return [inner.find(name) for name in body.outputs[: len(node.output)]]
+        asked = zip(body.outputs, node.output)
+        return [inner.find(inside) if name else None for inside, name in asked]
 
     # ---- sub-graphs ------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class Importer:
         nodes, leaves = _producers(value)
         weights = self.builder.stored
         is_constant = len(nodes) <= _FOLDED and all(leaf.name in weights for leaf in leaves)
-        if not nodes or not is_constant or any(_depends_on_run(node) for node in nodes):
+        if not nodes or not is_constant or not all(map(_is_folded, nodes)):
             return None
         graph = Graph("constant", {}, (), tuple(leaves), (), tuple(nodes), (value,))
         (array,), _ = evaluate(graph, {}, LazyArrays(weights).__getitem__, precision=None)
@@ -236,8 +238,7 @@ class Importer:
         if not leaves or any(node.is_step for node in nodes):
             return
         names = [self.model.inputs.get(leaf) for leaf in leaves]
-        small = [leaf.type.numel for leaf in leaves]
-        if all(names) and all(isinstance(n, int) and n <= MAX_ASKED for n in small):
+        if all(names) and all(map(_is_small, leaves)):
             self.model.wanted.update(name for name in names if name)
             raise NeedsValue("the numbers of an input are needed")
 
@@ -268,12 +269,19 @@ class Importer:
         return tuple(dims)
 
 
-def _depends_on_run(node: Node) -> bool:
-    return (
-        node.is_step
-        or any(result.type.symbols for result in node.results)
-        or (node.op.name == "dim_value" and not isinstance(node.attrs["value"], int))
-    )
+def _is_small(value: Value) -> bool:
+    """Whether shapes and counts may come in an input: few elements, or a row of integers."""
+    count = value.type.numel
+    is_row = value.type.rank <= 1 and value.dtype.is_integer
+    return count <= MAX_ASKED if isinstance(count, int) else is_row
+
+
+def _is_folded(node: Node) -> bool:
+    """Whether a node may be evaluated while importing: it is small, and depends on no run."""
+    sizes = [result.type.numel for result in node.results]
+    if node.is_step or not all(isinstance(n, int) and n <= _FOLDED_SIZE for n in sizes):
+        return False
+    return node.op.name != "dim_value" or isinstance(node.attrs["value"], int)
 
 
 def _producers(value: Value) -> tuple[list[Node], list[Value]]:

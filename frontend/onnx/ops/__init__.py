@@ -1,3 +1,3 @@
 """The tables of ONNX operators, one module a family. Importing it fills them."""
 
-from . import elementwise
+from . import contract, elementwise

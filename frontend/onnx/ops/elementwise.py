@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ....ir import types
@@ -321,25 +322,39 @@ def _dropout_7(call: Call, x: Value, *, ratio: float = 0.5, is_test: int = 1) ->
 # ---- casts ---------------------------------------------------------------------------------
 
 
-def _converted(call: Call, x: Value, dtype: DType, saturate: int) -> Value:
-    narrow = dtype.is_float and dtype.bits == 8
-    if narrow and not (dtype is types.f8e4m3 and saturate):
-        raise Declined(f"a cast to {dtype} with saturate={saturate}")
+def converted(call: Call, x: Value, dtype: DType, saturate: bool = True) -> Value:
+    """X in another dtype, as Cast has it.
+
+    To a float8, what is too large becomes the largest with `saturate` (infinity too); else
+    infinity, or NaN where the dtype has none (ONNX, "Float stored in 8 bits").
+    """
     if dtype is types.bool_ and x.dtype is not types.bool_:
         return call.b.ne(x, call.number(0, x.dtype))
-    return call.cast(x, dtype)
+    if not (dtype.is_float and dtype.bits == 8) or x.dtype == dtype:
+        return call.cast(x, dtype)
+    b, wide = call.b, call.computed(call.cast(x, types.f32) if not x.dtype.is_float else x)
+    largest = float(ml_dtypes.finfo(dtype.numpy).max)
+    if saturate:
+        top = call.number(largest, wide.dtype)
+        return b.cast(b.minimum(b.maximum(wide, b.neg(top)), top), dtype=dtype)
+    narrow = b.cast(wide, dtype=dtype)
+    if dtype is types.f8e5m2:
+        return narrow
+    # past the middle between the largest and what would come next
+    past = b.gt(b.abs(wide), call.number(464.0, wide.dtype))
+    return b.cast(b.where(past, call.number(math.nan, wide.dtype), wide), dtype=dtype)
 
 
 @onnx_op("Cast")
 def _cast(call: Call, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
-    return _converted(call, x, dtype_of_element(to), saturate)
+    return converted(call, x, dtype_of_element(to), bool(saturate))
 
 
 @onnx_op("CastLike")
 def _cast_like(
     call: Call, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up"
 ) -> Value:
-    return _converted(call, x, like.dtype, saturate)
+    return converted(call, x, like.dtype, bool(saturate))
 
 
 # ---- constants -----------------------------------------------------------------------------

@@ -1,0 +1,306 @@
+"""`compile` of an ONNX model: a callable that runs generated kernels in place of a session."""
+
+import inspect
+import keyword
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..ir.errors import (
+    DeviceError,
+    DimError,
+    OptionError,
+    ShapeError,
+    TilewrightError,
+    UnsupportedModel,
+    UnsupportedOp,
+    listed,
+    shown,
+)
+from ..passes import Report
+from ..runtime.array import Array
+from ..runtime.artifact import save_artifact
+from ..runtime.device import Device
+from ..runtime.dlpack import view_of
+from .callable_module import CallableModule, Missed, torch_of
+from .compiled_variant import CompiledVariant, make_variant
+from .machine import open_device, resolve_target
+from .module_artifact import module_artifact
+
+if TYPE_CHECKING:
+    from ..frontend.onnx.import_model import ImportedOnnx
+
+MAX_VARIANTS = 8  # programs of one model that are kept
+Shapes = Mapping[str, Any]  # of numbers and names; lists of shapes, and None: see import_onnx
+
+
+def compile_onnx(
+    source: Any,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    shapes: Shapes | None = None,
+    target: str = "auto",
+    options: Mapping[str, Any] | None = None,
+) -> "CompiledOnnx":
+    """A callable with the inputs of an ONNX model that returns the list of its outputs.
+
+    Made now where the model's declared shapes are enough, and for `example_inputs` where they are
+    given; else at the first call. See `tilewright.compile`.
+    """
+    compiled = CompiledOnnx(source, dict(shapes or {}), target, dict(options or {}))
+    if example_inputs is None:
+        compiled.prepare()
+    elif isinstance(example_inputs, Mapping):
+        compiled.specialize((), example_inputs)
+    else:
+        compiled.specialize(tuple(example_inputs), {})
+    return compiled
+
+
+class CompiledOnnx(CallableModule):
+    """Runs an ONNX model's generated kernels; made by `compile`. Threads may share one.
+
+    It is called with arrays by position or by the model's names of inputs, and returns the list of
+    outputs in the model's order: NumPy arrays for NumPy arrays, torch tensors for torch tensors.
+    A model whose sizes are not proved to go together as it declares them gets a program for each
+    set of sizes; one whose graph depends on the numbers of an input, a program for each of those.
+    """
+
+    def __init__(self, source: Any, shapes: Shapes, target: str, options: Mapping[str, Any]):
+        from ..frontend.onnx.import_model import declared_shapes
+        from ..frontend.onnx.model_file import open_model
+
+        self._file = open_model(source)
+        self._shapes: dict[str, Any] = {**declared_shapes(self._file), **shapes}
+        self._given_shapes = shapes
+        self.inputs = tuple(self._shapes)
+        self._renamed = _parameters(self.inputs)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(name, kind) for name in self._renamed.values()]
+        name = "model" if self._file.path is None else Path(self._file.path).stem
+        super().__init__(name, inspect.Signature(parameters))
+        self._options = options
+        self.target = resolve_target(target)
+        self._device: Device | None = None
+        self._postponed: TilewrightError | None = None  # why nothing was compiled at once
+        self._wanted: tuple[str, ...] = ()  # inputs whose numbers the graph depends on
+        self._declared: set[tuple[bytes, ...]] = set()  # values that were tried as it is declared
+        self.outputs = tuple(output.name for output in self._file.proto.graph.output)
+
+    @property
+    def report(self) -> Report:
+        """What the passes did for the newest program."""
+        return self._newest().compiled.report
+
+    @property
+    def fallback_ops(self) -> int:
+        """How many operations of the newest program run on the host."""
+        return self._newest().compiled.fallback_ops
+
+    def close(self) -> None:
+        """Give back memory and libraries, once running calls are done. Later calls raise."""
+        super().close()
+        with self._lock:
+            self._device = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write an artifact with the programs made so far. -> its path.
+
+        What `tilewright.load(path)` gives is called with arrays by position, or by the names of
+        inputs with every character that Python's names lack as `_`. UnsupportedModel where a
+        program is for the numbers of an input.
+        """
+        with self._lock:
+            if not self.variants and self._postponed is not None:
+                raise self._postponed
+            self._newest()
+            variants = self.variants
+            artifact = module_artifact(self._name, self._signature, variants, variants[-1])
+            return save_artifact(path, artifact)
+
+    # ---- calls -----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._device is None:
+            self._device = open_device(self.target)
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        named = {self._renamed.get(name, name): value for name, value in kwargs.items()}
+        try:
+            arguments = self._signature.bind(*args, **named)
+        except TypeError as error:
+            raise ShapeError(
+                "the arguments are not the model's inputs",
+                where=self._name,
+                facts=f"{error}; its inputs are {listed(self.inputs, ', ')}",
+                fix="pass an array for each, by position or by name",
+            ) from None
+        for name in self._wanted:
+            parameter = self._renamed[name]
+            arguments.arguments[parameter] = _host_array(name, arguments.arguments[parameter])
+        return arguments
+
+    def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
+        if torch_of(inputs.values()) is not None:
+            return super()._given(outputs, inputs)
+        is_numpy = all(isinstance(x, np.ndarray | np.generic) for x in inputs.values())
+        return [output.numpy() for output in outputs] if is_numpy else outputs
+
+    # ---- making programs -------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Compile for the shapes that the model declares, as far as these are enough.
+
+        Where the numbers of inputs are needed, or sizes are not proved to go together, the first
+        call does it. UnsupportedOp and CheckpointError are raised now.
+        """
+        self._open_if_here()
+        try:
+            self._make_declared({})
+        except (UnsupportedOp, UnsupportedModel) as error:
+            if not self._wanted:
+                raise
+            self._postponed = error
+        except (DimError, ShapeError) as error:
+            if not self._is_dynamic():
+                raise
+            self._postponed = error
+
+    def specialize(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Compile for these arguments, if no program takes them yet."""
+        self._open_if_here()
+        self._make(Missed(self._bind(args, kwargs), list(self.variants), [], 0))
+
+    def _open_if_here(self) -> None:
+        if self._device is None:
+            with suppress(DeviceError, OptionError):
+                self._device = open_device(self.target)
+
+    def _make(self, missed: Missed) -> int:
+        self._check_open()
+        failure = missed.failures[-1] if missed.failures else None
+        if missed.made and failure is not None:
+            raise failure
+        with self._lock:
+            if self.variants != missed.variants:
+                return 0  # another thread has made one
+            arguments = missed.arguments.arguments
+            arrays = {name: arguments[self._renamed[name]] for name in self.inputs}
+            problem = None
+            while True:
+                values = {name: _host_array(name, arrays[name]) for name in self._wanted}
+                missed.arguments.arguments.update(
+                    {self._renamed[name]: value for name, value in values.items()}
+                )
+                before = self._wanted
+                try:
+                    if self._make_declared(values):
+                        return 1
+                except (DimError, ShapeError, UnsupportedModel, UnsupportedOp) as error:
+                    problem = error
+                if self._wanted == before:
+                    break
+            return self._make_fixed(arrays, values, problem or failure)
+
+    def _make_declared(self, values: Mapping[str, np.ndarray]) -> bool:
+        """A program for the declared shapes. -> whether one was made: each set of values once."""
+        key = tuple(values[name].tobytes() for name in self._wanted)
+        if key in self._declared:
+            return False
+        imported = self._import(self._given_shapes, values)
+        self._declared.add(key)
+        self._add(imported)
+        return True
+
+    def _make_fixed(
+        self,
+        arrays: Mapping[str, Any],
+        values: Mapping[str, np.ndarray],
+        problem: TilewrightError | None,
+    ) -> int:
+        """A program for the sizes of these arrays, where the model declares no others."""
+        shapes = {n: _shape_of(array) for n, array in arrays.items() if n not in values}
+        wrong = [
+            f"{shown(name)} is {shape}, declared {self._shapes[name]}"
+            for name, shape in shapes.items()
+            if not _fits(shape, self._shapes[name])
+        ]
+        if wrong:
+            raise DimError(
+                "inputs do not have the sizes that the model declares",
+                where=self._name,
+                facts=listed(wrong),
+                fix="other sizes: compile(model, dynamic_shapes={name: shape})",
+            ) from problem
+        if not self._is_dynamic() and problem is not None:
+            raise problem
+        self._add(self._import(shapes, values))
+        return 1
+
+    def _is_dynamic(self) -> bool:
+        """Whether the declared shapes leave a size open."""
+        return any(
+            shape is None or not all(map(_is_size, shape)) for shape in self._shapes.values()
+        )
+
+    def _import(self, shapes: Shapes, values: Mapping[str, np.ndarray]) -> "ImportedOnnx":
+        from ..frontend.onnx.import_model import NeedsInputs, import_onnx
+
+        try:
+            return import_onnx(self._file, shapes=shapes, values=values, name=self._name)
+        except NeedsInputs as error:
+            self._wanted = tuple(n for n in self.inputs if n in (*self._wanted, *error.names))
+            raise
+
+    def _add(self, imported: "ImportedOnnx") -> None:
+        variant = make_variant(imported, self.target, self._options, self._device)
+        variant.used = next(self._ticks)
+        if len(self.variants) >= MAX_VARIANTS:
+            oldest = min(self.variants, key=lambda each: each.used)
+            self.variants = [each for each in self.variants if each is not oldest]
+        self.variants: list[CompiledVariant] = [*self.variants, variant]
+
+
+def _is_size(dim: int | str) -> bool:
+    return isinstance(dim, int) and dim >= 0
+
+
+def _shape_of(value: Any) -> Any:
+    """The shape of an array, those of a list of arrays, None for what is left out."""
+    if value is None:
+        return None
+    return list(map(_shape_of, value)) if isinstance(value, list) else view_of(value).shape
+
+
+def _fits(shape: Sequence[int], declared: Sequence[int | str] | None) -> bool:
+    if declared is None:
+        return True
+    pairs = zip(shape, declared)
+    return len(shape) == len(declared) and all(not _is_size(d) or n == d for n, d in pairs)
+
+
+def _host_array(name: str, value: Any) -> np.ndarray:
+    """An input whose numbers decide what the graph is, as an array of its own."""
+    view = view_of(value)
+    if view.device[0] != 1:
+        raise DeviceError(
+            f"input {shown(name)} is not in the host's memory",
+            facts="its numbers decide what the graph is",
+            fix="pass a NumPy array, or x.cpu()",
+        )
+    return view.numpy().copy()
+
+
+def _parameters(names: Sequence[str]) -> dict[str, str]:
+    """For the model's names of inputs, which may be any text, names of parameters."""
+    found: dict[str, str] = {}
+    for name in names:
+        clean = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+        clean = clean if clean.isidentifier() and not keyword.iskeyword(clean) else f"x_{clean}"
+        while clean in found.values():
+            clean += "_"
+        found[name] = clean
+    return found
