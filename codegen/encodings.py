@@ -15,7 +15,7 @@ def choose_encodings(graph: Graph, target: Target) -> dict[Value, Encoding]:
     chosen: dict[Value, Encoding] = {}
     for weight in graph.weights:
         encoding, users = meaning(graph, weight), graph.uses.get(weight, ())
-        is_streamed = weight.type.rank == 2 and any(_streams(graph, weight, u) for u in users)
+        is_streamed = any(_streams(graph, weight, u) for u in users)
         # what a step takes is read as it is declared
         if encoding == ROWS and is_streamed and not any(user.is_step for user in users):
             encoding = streamed(weight.shape, weight.dtype, target)
@@ -93,5 +93,7 @@ def _streams(graph: Graph, value: Value, user: Node) -> bool:
         return any(_streams(graph, result, u) for u in graph.uses.get(result, ()))
     if user.op.contraction is None:
         return False
-    ws = user.op.contraction(**user.attrs).ws
-    return any(w is value and roles == "nk" for w, roles in zip(user.operands[1:], ws))
+    contraction = user.op.contraction(**user.attrs)
+    if value.type.rank != (3 if contraction.is_grouped else 2):
+        return False
+    return any(w is value and roles == "nk" for w, roles in zip(user.operands[1:], contraction.ws))

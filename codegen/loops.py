@@ -228,6 +228,20 @@ class Reduce(Part):
 
 
 @dataclass(frozen=True)
+class Grouping:
+    """Each row m has the matrices at place `index`, an element over m, of the weights' axis `axis`.
+
+    Where launches in front put rows in order of their groups, `order` and `starts` are parameters:
+    the rows, and the place in them at which each group begins, with the number of rows at the end.
+    """
+
+    axis: Axis
+    index: Element
+    order: int | None = None
+    starts: int | None = None
+
+
+@dataclass(frozen=True)
 class Contract(Part):
     """acc_i[b, m, n] = sum_k x[b, m, k] * w_i[b, n, k], for each w; then the stores.
 
@@ -236,6 +250,7 @@ class Contract(Part):
     Ref("acc0"), ..., and the stats' names. Accumulates in `accumulator_of(x_dtype)`. `phases` are
     reductions over k, too, as in Reduce, made before: x and later phases may use their names.
     `x_dtype` and `w_dtype` are the dtypes a matrix unit is fed with (that of the stored operand).
+    With a `group` there is no batch, and each of `ws` is over the group's axis, n, k.
     """
 
     batch: tuple[Axis, ...]
@@ -249,6 +264,7 @@ class Contract(Part):
     x_dtype: DType
     w_dtype: DType
     phases: tuple[tuple[Reduction, ...], ...] = ()
+    group: Grouping | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from . import attention_hook
 from .attention_hook import HookDeclined
 from .checkpoint import check_causal_lm, open_checkpoint
 from .dynamic_shapes import DynamicAxis
+from .experts_hook import batched_experts
 from .structural_copy import require_weights
 from .tokenizer_source import TokenizerSource, from_transformers
 from .torch_export import Imported, import_program
@@ -162,7 +163,7 @@ def _capture(module: Any, progress: Progress) -> tuple[Imported, str, list[str]]
     own = module.config._attn_implementation or "eager"
     for name in dict.fromkeys((attention_hook.NAME, attention_hook.DENSE, own, "eager")):
         try:
-            with attention_hook.implementation(module, name):
+            with attention_hook.implementation(module, name), batched_experts(module):
                 imported = _trace(module, progress)
         except Exception as error:
             declined = _declined(error)

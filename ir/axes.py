@@ -145,6 +145,9 @@ def _joined(found: list[Along]) -> Along:
 def _of_contraction(node: Node, contraction: Contraction) -> tuple[tuple[Along, ...], ...]:
     rank = node.results[0].type.rank
     along: dict[str, Along] = {"m": rank - 2, "n": rank - 1, "k": "it sums over"}
+    if contraction.is_grouped:
+        ws = (("it picks along", *(along[role] for role in roles)) for roles in contraction.ws)
+        return tuple(along[role] for role in contraction.x), *ws, (0,)
     return tuple(
         (*range(rank - v.type.rank, rank - 2), *(along[role] for role in roles))
         for v, roles in zip(node.operands, (contraction.x, *contraction.ws), strict=True)

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from .faults import checked_index
 from .scalar import Scalar, evaluate_scalar, function_over, parse_scalar
 from .types import DType
 
@@ -124,11 +125,15 @@ class Contraction:
     `x` and `ws` name the last two axes of the operands in the order in which they lie ("mk"; "kn",
     or "nk" as linear layers store it); leading axes broadcast. The result is `epilogue`, in the
     scalar language, over acc0, acc1, ...
+
+    Where it `is_grouped`, x is [m, k], each w [g, k, n], and the last operand is an index, integers
+    [m] in [0, g): row m of x meets the matrix index[m] of each w.
     """
 
     x: str = "mk"
     ws: tuple[str, ...] = ("kn",)
     epilogue: str = "acc0"
+    is_grouped: bool = False
 
     @cached_property
     def tree(self) -> Scalar:
@@ -138,7 +143,13 @@ class Contraction:
     def of(self, x: np.ndarray, *ws: np.ndarray) -> np.ndarray:
         """The reference."""
         x = _ordered(x, self.x, "mk")
-        sums = (x @ _ordered(w, roles, "kn") for w, roles in zip(ws, self.ws, strict=True))
+        if self.is_grouped:
+            *ws, index = ws
+            index = checked_index("grouped_matmul", index, ws[0].shape[0])
+            x, ws = x[:, None], [w[index] for w in ws]
+        sums = [x @ _ordered(w, roles, "kn") for w, roles in zip(ws, self.ws, strict=True)]
+        if self.is_grouped:
+            sums = [acc[:, 0] for acc in sums]
         return evaluate_scalar(self.tree, {f"acc{i}": acc for i, acc in enumerate(sums)}, {})
 
 

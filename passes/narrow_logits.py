@@ -5,16 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir.axes import Axes
-from ..ir.builder import Rebuilder
-from ..ir.dim import Dim, Expr, substitute
+from ..ir.builder import Builder, Rebuilder
+from ..ir.dim import Dim, Expr, divide_exactly, substitute, symbol
 from ..ir.errors import PassError
 from ..ir.graph import Graph, Node, Value
+from ..ir.indexing import replaced
 from ..ir.layout import LOGIT_ROWS, NUM_ROWS
 from ..ir.types import f32, i32
 from . import findings
 from .manager import Pass
 from .rewrite import remove_dead
-from .token_axis import TokenFacts, analyse, rows_of
+from .token_axis import TokenFacts, analyse, follow, rows_of
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,11 @@ def decide(graph: Graph, facts: TokenFacts) -> frozenset[Node]:
     logits = graph.outputs[0]
     kept = set(graph.updates.values())
     for node in reversed(graph.nodes):
-        if len(node.results) != 1 or not _is_row_wise(node, facts, axes):
-            continue
-        result = node.results[0]
-        users = graph.uses.get(result, ())
-        wanted = result is logits or bool(users)
-        if wanted and result not in kept and all(u in tail for u in users):
-            if facts.symbol in result.type.symbols:
+        users = [u for result in node.results for u in graph.uses.get(result, ())]
+        wanted = logits in node.results or bool(users)
+        if wanted and kept.isdisjoint(node.results) and all(u in tail for u in users):
+            has_rows = any(facts.symbol in result.type.symbols for result in node.results)
+            if has_rows and _is_row_wise(node, facts, axes):
                 tail.add(node)
     return frozenset(tail)
 
@@ -68,7 +67,9 @@ def _is_row_wise(node: Node, facts: TokenFacts, axes: Axes) -> bool:
     places = [facts.axes[v] for v in node.operands]
     if node.op.kind == "attention":  # rows of its result are found by the metadata of all
         return False
-    return all(p is None for p in places) or isinstance(axes.follow(node, places), int)
+    return all(p is None for p in places) or isinstance(
+        follow(node, places, axes, facts.symbol), int
+    )
 
 
 def apply(
@@ -88,7 +89,7 @@ def apply(
         if axis is None:
             return b[value]
         if value not in selected:
-            selected[value] = b.gather(b[value], index, axis=axis)
+            selected[value] = rows_at(b, b[value], index, axis, facts.symbol)
         return selected[value]
 
     for node in graph.nodes:
@@ -99,7 +100,8 @@ def apply(
             operands = [b[v] if v.node in tail else select(v) for v in node.operands]
             attrs = {name: _renamed(value, to_rows) for name, value in node.attrs.items()}
             new = b.node(node.op, operands, attrs)
-        b[node.results[0]] = new.results[0]
+        for result, narrowed in zip(node.results, new.results, strict=True):
+            b[result] = narrowed
     logits = graph.outputs[0]
     out = b[logits] if logits.node in tail else select(logits)
     out = b.reshape(out, shape=(rows, out.shape[-1]))
@@ -109,6 +111,15 @@ def apply(
     if len(graph.outputs) > 1:
         findings.current().note(f"{len(graph.outputs) - 1} outputs besides the logits dropped")
     return remove_dead(b.finish().replace(outputs=outputs))
+
+
+def rows_at(b: Builder, x: Value, index: Value, axis: int, tokens: str) -> Value:
+    """The rows of the tokens `index` along an axis that has some for each."""
+    shape, each = x.shape, divide_exactly(x.shape[axis], symbol(tokens))
+    if each != 1:
+        x = b.reshape(x, shape=(*shape[:axis], symbol(tokens), each, *shape[axis + 1 :]))
+    x = b.gather(x, index, axis=axis)
+    return x if each == 1 else b.reshape(x, shape=replaced(shape, axis, index.shape[0] * each))
 
 
 def _renamed(value: Any, symbols: Mapping[str, Dim]) -> Any:

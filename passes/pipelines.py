@@ -14,6 +14,7 @@ from .fuse_layer_norm import FuseLayerNorm
 from .fuse_rms_norm import FuseRmsNorm
 from .fuse_rope import FuseRope
 from .fuse_softmax import FuseSoftmax
+from .group_experts import GroupExperts
 from .hoist_transposes import HoistTransposes
 from .manager import Pass
 from .merge_projections import MergeProjections
@@ -36,6 +37,7 @@ def recognize() -> tuple[Pass, ...]:
         Canonicalize(),
         CommonSubexpressions(),  # patterns compare values by identity
         DeadCode(),
+        GroupExperts(),
         FuseLayerNorm(),  # before rms-norm, which would take x - mean(x) for its x
         FuseRmsNorm(),
         FuseSoftmax(),  # before attention, which is read from its softmax outwards

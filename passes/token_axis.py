@@ -1,18 +1,22 @@
 """The proof that positions along the token axis meet in attention only.
 
 `analyse` follows the token axis through every op. Where it holds, a program over a flat axis of
-tokens computes each token's row from its own inputs, so one program serves any mix of sequences.
+tokens computes each token's rows from its own inputs, so one program serves any mix of sequences.
 Where it does not hold, the op that mixes tokens is named.
+
+A token may have several rows, one after the other, as where each of its experts has one: the token
+axis is then that many times as long as there are tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..ir.axes import TOLD, Axes
-from ..ir.dim import Dim, symbols_of
+from ..ir.axes import TOLD, Along, Axes
+from ..ir.dim import Dim, divide_exactly, substitute, symbol, symbols_of
 from ..ir.errors import UnsupportedModel, listed
 from ..ir.graph import Graph, Node, Value
-from ..ir.index_map import Number, SymbolContext, leaves
+from ..ir.index_map import Number, SymbolContext, compared, leaves
+from ..ir.indexing import AxisFacts, divmod_dim, simplified
 from ..ir.op import get_op
 from ..ir.text import print_node, value_names
 
@@ -21,7 +25,7 @@ ATTENTION = get_op("attention")  # where tokens may meet
 
 @dataclass(frozen=True)
 class TokenFacts:
-    """For each value the axis along which it has one row a token, None when all tokens share it."""
+    """For each value the axis along which its tokens' rows lie, None when all tokens share it."""
 
     symbol: str  # the size of the token axis
     axes: Mapping[Value, int | None]
@@ -56,17 +60,17 @@ def token_symbol(graph: Graph) -> str:
 
 def analyse(graph: Graph) -> TokenFacts:
     """Follow the token axis, from the inputs through every node."""
-    symbol = token_symbol(graph)
+    tokens = token_symbol(graph)
     axes: dict[Value, int | None] = {}
     ops = Axes(graph.facts)
     for value in graph.arguments():
-        axes[value] = rows_of(value.shape, symbol)
+        axes[value] = rows_of(value.shape, tokens)
     problems: list[str] = []
     positions: list[Node] = []
     names = value_names(graph)
     for node in graph.nodes:
         try:
-            axis = _transfer(node, [axes[v] for v in node.operands], ops, symbol)
+            axis = _transfer(node, [axes[v] for v in node.operands], ops, tokens)
         except Mixing as reason:
             where = f"   ({node.loc})" if node.loc else ""
             problems.append(f"{print_node(node, names)}{where}: {reason}")
@@ -75,42 +79,82 @@ def analyse(graph: Graph) -> TokenFacts:
             positions.append(node)
         for result in node.results:
             axes[result] = axis
-    return TokenFacts(symbol, axes, tuple(problems), tuple(positions))
+    return TokenFacts(tokens, axes, tuple(problems), tuple(positions))
 
 
-def _transfer(node: Node, places: list[int | None], axes: Axes, symbol: str) -> int | None:
+def _transfer(node: Node, places: list[int | None], axes: Axes, tokens: str) -> int | None:
     """The token axis of the node's results. Raises Mixing."""
     if node.op.kind == "source":
-        return _source(node, axes, symbol)
+        return _source(node, axes, tokens)
     if all(place is None for place in places):
-        _check_shared(node, axes, symbol)
+        _check_shared(node, axes, tokens)
         return None
     if node.op is ATTENTION:
         return _attention(node, places)
-    along = axes.follow(node, places)
+    along = follow(node, places, axes, tokens)
     if isinstance(along, str):
         raise Mixing(f"{along} the token axis")
     return along
 
 
-def _source(node: Node, axes: Axes, symbol: str) -> int | None:
+def follow(node: Node, places: Sequence[int | None], axes: Axes, tokens: str) -> Along:
+    """Where the token axis lies in the result that is axis `places[i]` of operand i."""
+    along = axes.follow(node, places)
+    if isinstance(along, str) and node.op.index_map is not None:
+        for axis, size in enumerate(node.results[0].shape):
+            rows = divide_exactly(size, symbol(tokens))
+            if isinstance(rows, int) and _keeps_tokens(node, places, axes, tokens, axis, rows):
+                return axis
+    return along
+
+
+def _keeps_tokens(
+    node: Node, places: Sequence[int | None], axes: Axes, tokens: str, axis: int, rows: int
+) -> bool:
+    """Whether an axis of the result has `rows` places a token, made of its own rows alone.
+
+    Place token * rows + row may be read from places of that token only, and nothing else that the
+    map says may depend on which token it is.
+    """
+    at = SymbolContext(node, axes.facts)
+    known = AxisFacts(axes.facts.symbols, {**at.extents, "_token": symbol(tokens), "_row": rows})
+    token = symbol("_token")
+    place = {f"_i{axis}": token * rows + (symbol("_row") if rows != 1 else 0)}
+
+    def moved(dims: Iterable[Dim]) -> list[Dim]:
+        return [simplified(substitute(dim, place), known) for dim in dims]
+
+    rest = moved(compared(at.mapped))
+    rest += moved(m.value for m in leaves(at.mapped) if isinstance(m, Number))
+    for operand, index in at.reads:
+        dims = moved(index)
+        if (own := places[operand]) is not None:
+            each = divide_exactly(node.operands[operand].shape[own], symbol(tokens))
+            which, dims[own] = divmod_dim(dims[own], each or 1, known)
+            if which != token:
+                return False
+        rest += dims
+    return not any("_token" in symbols_of(dim) for dim in rest)
+
+
+def _source(node: Node, axes: Axes, tokens: str) -> int | None:
     """All tokens share a constant; positions have one row a token."""
     mapped = SymbolContext(node, axes.facts).mapped
     used = [leaf.value for leaf in leaves(mapped) if isinstance(leaf, Number)]
     if not used:
         return None
-    axis = rows_of(node.results[0].shape, symbol)
+    axis = rows_of(node.results[0].shape, tokens)
     others = (d for i, d in enumerate(node.results[0].shape) if i != axis)
-    if any(symbol in symbols_of(d) for d in (*used, *others)):
+    if any(tokens in symbols_of(d) for d in (*used, *others)):
         raise Mixing("its value depends on how many tokens the step has")
     return axis
 
 
-def _check_shared(node: Node, axes: Axes, symbol: str) -> None:
+def _check_shared(node: Node, axes: Axes, tokens: str) -> None:
     """What no token went into is the same for all: nothing in it may tell how many there are."""
 
     def reaches(dim: Dim) -> bool:
-        return symbol in symbols_of(dim)
+        return tokens in symbols_of(dim)
 
     for number, operand in enumerate(node.operands):
         for axis, dim in enumerate(operand.shape):
@@ -134,6 +178,6 @@ def _attention(node: Node, places: list[int | None]) -> int | None:
     return tokens[0]
 
 
-def rows_of(shape: tuple[Dim, ...], symbol: str) -> int | None:
-    """Which axis of `shape` has the size `symbol`."""
-    return next((i for i, d in enumerate(shape) if str(d) == symbol), None)
+def rows_of(shape: tuple[Dim, ...], tokens: str) -> int | None:
+    """Which axis of `shape` has the size `tokens`."""
+    return next((i for i, d in enumerate(shape) if str(d) == tokens), None)

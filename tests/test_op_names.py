@@ -20,6 +20,7 @@ RECOGNIZE = {
     "passes/fuse_attention.py": "attention, its repeated heads and its masks",
     "passes/fuse_rms_norm.py": "an rms norm",
     "passes/fuse_rope.py": "rotary embedding",
+    "passes/group_experts.py": "products with matrices that an index chooses",
     "passes/hoist_transposes.py": "a transpose that meets its inverse",
     "passes/masks.py": "the conditions of causal masks and windows",
     "passes/merge_projections.py": "products of one x, with their biases",

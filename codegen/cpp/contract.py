@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ...ir.dim import Dim, floordiv, mod, product, substitute
+from ...ir.dim import Dim, ceildiv, divide_exactly, floordiv, mod, product, substitute
 from ...ir.encoding import PANEL
 from ...ir.errors import BuildError
 from ...ir.facts import Facts
@@ -42,9 +42,12 @@ def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]
         return []
     sizes = (product(a.extent for a in part.batch), part.m.extent, part.n.extent, part.k.extent)
     packed = all(direct_weight(kernel, part, w) is not None for w in part.ws)
-    call = ", ".join(dims.text(s) for s in sizes)
     counts = f"{len(part.ws)}, {len(part.stats)}, {str(packed).lower()}"
-    return [f"tw_contract_need({call}, {counts}, nthreads, need);"]
+    name = "tw_contract_need"
+    if part.group is not None:
+        name, sizes = "tw_grouped_need", (part.group.axis.extent, *sizes[1:])
+    call = ", ".join(dims.text(s) for s in sizes)
+    return [f"{name}({call}, {counts}, nthreads, need);"]
 
 
 def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, Dim] | None:
@@ -59,8 +62,11 @@ def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, 
     if (n_factor, k_factor) != (k, 1) or part.k.extent != k:
         return None
     start = substitute(w.offset, {part.n.name: 0, part.k.name: 0})
-    padded = rows % PANEL != 0  # then only the first matrix starts where plain rows say
-    if mod(start, PANEL * k) != 0 or (padded and start != 0):
+    matrix = divide_exactly(start, rows * k)
+    if matrix is not None:
+        return w.param, matrix * ceildiv(rows, PANEL)
+    # inside a matrix that is not padded, panels lie as its rows do
+    if rows % PANEL or mod(start, PANEL * k) != 0:
         return None
     return w.param, floordiv(start, PANEL * k)
 
@@ -82,8 +88,10 @@ def unpack_loads(kernel: LoopKernel, element: Element, facts: Facts) -> Element:
 class _Tiled:
     def __init__(self, kernel: LoopKernel, part: Contract, name: str):
         self.kernel, self.part, self.name = kernel, part, name
-        self.outer = frozenset((*(a.name for a in part.batch), part.m.name))
-        self.axes = (*part.batch, part.m, part.n, part.k)
+        # a group's rows meet one matrix, as those of a batch item do
+        self.batch = part.batch if part.group is None else (part.group.axis,)
+        self.outer = frozenset((*(a.name for a in self.batch), part.m.name))
+        self.axes = (*self.batch, part.m, part.n, part.k)
         self.direct = [direct_weight(kernel, part, w) for w in part.ws]
         self.packed = all(d is not None for d in self.direct)
         kinds = {kernel.params[d[0]].type.dtype.name for d in self.direct if d is not None}
@@ -92,7 +100,8 @@ class _Tiled:
         self.micro = _MICRO[kinds.pop()] if self.packed else "tw_micro_f32"
 
     def lines(self) -> list[str]:
-        body = [*self.fields(), *self.fill(), *self.weights(), *self.finish()]
+        body = [*self.fields(), *self.groups(), *self.fill(), *self.weights(), *self.finish()]
+        run = "tw_contract" if self.part.group is None else "tw_grouped"
         return [
             *self.combines(),
             f"struct {self.name}_s {{",
@@ -102,7 +111,7 @@ class _Tiled:
             f"static void {self.name}(TW_ARGS) {{",
             f"    {self.name}_s s;",
             *(f"    {line}" for line in self.setup()),
-            "    tw_contract(s, team);",
+            f"    {run}(s, team);",
             "}",
         ]
 
@@ -130,7 +139,7 @@ class _Tiled:
             lines.append(f"const int64_t {variable} = s.{variable} = d[{i}];")
         part = self.part
         for field, extent in (
-            ("batches", product(a.extent for a in part.batch)),
+            ("batches", product(a.extent for a in self.batch)),
             ("M", part.m.extent),
             ("N", part.n.extent),
             ("K", part.k.extent),
@@ -139,7 +148,7 @@ class _Tiled:
         return lines
 
     def batch_lines(self) -> list[str]:
-        batch = self.part.batch
+        batch = self.batch
         return unit_axes(batch) + decode([a for a in batch if a.extent != 1], "b")
 
     @contextmanager
@@ -154,7 +163,19 @@ class _Tiled:
 
     def place(self) -> list[str]:
         """The axes of a row."""
-        return [*self.batch_lines(), f"const int64_t {dims.name(self.part.m.name)} = m0 + r;"]
+        row = "m0 + r" if self.part.group is None else "rows[m0 + r]"
+        return [*self.batch_lines(), f"const int64_t {dims.name(self.part.m.name)} = {row};"]
+
+    def groups(self) -> list[str]:
+        """Which group a row is in."""
+        group, m = self.part.group, self.part.m
+        if group is None:
+            return []
+        scope = Scope(self.kernel, (m,))
+        with scope.block("int64_t group(int64_t m) const {", known=[m.name]):
+            scope.write(f"const int64_t {dims.name(m.name)} = m;")
+            scope.write(f"return {scope.emit(group.index)};")
+        return ["const int64_t* rows;", *scope.lines]
 
     # ---- prologue ----
 
@@ -214,7 +235,7 @@ class _Tiled:
         inner, outer = (n, k) if _unit_axis(w, n) else (k, n)
         bounds = {n: ("n0", "n1"), k: ("k0", "k1")}
         place = f"out[({dims.name(k)} - k0) * TW_PANEL + {dims.name(n)} - n0]"
-        batch = (a.name for a in self.part.batch)
+        batch = (a.name for a in self.batch)
         with scope.loop(outer, *bounds[outer], known=batch):
             sweep(scope, inner, *bounds[inner], [buffer_sink(place, w, f32)])
         return scope.lines

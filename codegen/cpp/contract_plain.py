@@ -16,10 +16,11 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     dtype = accumulator_of(part.x_dtype)
     type = value_type(dtype)
     rows = tuple(a for a in (*part.batch, part.m) if a.extent != 1)
-    outer = frozenset(a.name for a in (*part.batch, part.m))
+    grouping = () if part.group is None else (part.group.axis,)
+    outer = frozenset(a.name for a in (*part.batch, part.m, *grouping))
     n, k = part.n.name, part.k.name
     refs = {f"acc{i}": (f"acc{i}[{dims.name(n)} - n0]", outer | {n}) for i in range(len(part.ws))}
-    scope = Scope(kernel, (*part.batch, part.m, part.n, part.k), refs)
+    scope = Scope(kernel, (*part.batch, *grouping, part.m, part.n, part.k), refs)
     columns, extent = dims.text(part.n.extent), dims.text(part.k.extent)
     phases = [phase for phase in (*part.phases, part.stats) if phase]
     with scope.function(name, (*part.batch, part.m)):
@@ -33,6 +34,9 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
                 f"const int64_t n0 = item % blocks * {_COLUMNS};",
                 f"const int64_t n1 = tw_lesser(n0 + {_COLUMNS}, {columns});",
             )
+            if part.group is not None:
+                place = scope.emit(part.group.index)
+                scope.write(f"const int64_t {dims.name(part.group.axis.name)} = {place};")
             for phase in phases:
                 sweep_row(scope, part.k, phase, name, outer)
             for i, w in enumerate(part.ws):

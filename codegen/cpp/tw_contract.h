@@ -7,6 +7,8 @@
 //   weight(i, b, panel)         a panel of weight i              (PACKED)
 //   pack(i, b, n0, n1, k0, k1, out)       [k1 - k0][32] of weight i as f32   (otherwise)
 //   finish(b, m0, r0, r1, mc, n0, n1, c, plane, ldc, stat)   the epilogue on a tile of sums
+//   group(m), rows              of a grouped product: which matrix a row meets; those of the group
+//                               that is being multiplied
 //
 // x is kept as a[K block][row of the chunk][TW_KB]; a K block of a row is then one short run of
 // memory, and the inner loop finds row m at a fixed distance.
@@ -173,4 +175,49 @@ static void tw_contract(const S& s, const TwTeam* team) {
         for (int64_t b = 0; b < s.batches; ++b)
             tw_contract_batch(s, plan, b, team, team->tid, team->nthreads, a, tile, packed, &mine,
                               &base);
+}
+
+// ---- grouped: every row has a matrix of its own, and the rows of one matrix are a batch item -----
+
+// Of groups of any number of rows up to M.
+TW_INLINE void tw_grouped_need(int64_t groups, int64_t M, int64_t N, int64_t K, int64_t weights,
+                               int64_t stats, bool packed, int64_t nthreads, int64_t need[2]) {
+    int64_t own[2] = {0, 0};
+    tw_contract_need(1, M, N, K, weights, stats, packed, nthreads, own);
+    // fewer rows may have their x with each thread
+    const int64_t few = tw_lesser(M, tw_greater(TW_PRIVATE_X / tw_greater(K, 1), 1));
+    tw_contract_need(1, few, N, K, weights, stats, packed, 1, own);
+    need[0] = tw_greater(need[0], own[0] + tw_round_up((groups + 1 + M) * 8, 64));
+    need[1] = tw_greater(need[1], own[1]);
+}
+
+// The rows of each group one after the other, in their order; starts[g] is where group g begins.
+template <class S>
+static void tw_group_rows(const S& s, int64_t* starts, int64_t* rows) {
+    for (int64_t g = 0; g <= s.batches; ++g) starts[g] = 0;
+    for (int64_t m = 0; m < s.M; ++m) ++starts[s.group(m) + 1];
+    for (int64_t g = 0; g < s.batches; ++g) starts[g + 1] += starts[g];
+    for (int64_t m = 0; m < s.M; ++m) rows[starts[s.group(m)]++] = m;
+    for (int64_t g = s.batches; g > 0; --g) starts[g] = starts[g - 1];
+    starts[0] = 0;
+}
+
+// Matrices that no row has are not read.
+template <class S>
+static void tw_grouped(S& s, const TwTeam* team) {
+    int64_t* starts = (int64_t*)team->scratch;
+    int64_t* rows = starts + s.batches + 1;
+    tw_group_rows(s, starts, rows);
+    float* tile = (float*)(team->scratch + tw_round_up((s.batches + 1 + s.M) * 8, 64));
+    int64_t mine = -1, base = 0;
+    for (int64_t g = 0; g < s.batches; ++g) {
+        s.rows = rows + starts[g];
+        s.M = starts[g + 1] - starts[g];
+        if (s.M == 0) continue;
+        const TwContractPlan plan(1, s.M, s.N, s.K, S::STATS, team->nthreads);
+        float* packed = tile + plan.tile_floats(S::WEIGHTS);
+        float* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
+        tw_contract_batch(s, plan, g, team, team->tid, team->nthreads,
+                          plan.private_x ? own : (float*)team->shared, tile, packed, &mine, &base);
+    }
 }

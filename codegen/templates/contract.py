@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...ir.builder import decomposed
-from ...ir.dim import Dim, maximum, product, symbols_of
+from ...ir.dim import Dim, maximum, minimum, product, symbols_of
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize
 from ...ir.target import Target
 from ...ir.types import DType, f32
-from ..elements import Numbering
+from ..elements import Numbering, loads_of
 from ..forward import stores_after
 from ..groups import Group
 from ..inline import Inliner, broadcast_index, build_scalar
@@ -21,12 +21,13 @@ from ..loops import (
     Const,
     Contract,
     Element,
+    Grouping,
     LoopKernel,
     Reduction,
     accumulated,
     accumulator_of,
 )
-from .contract_schedules import contract_defaults
+from .contract_schedules import contract_defaults, grouped_defaults
 from .reduce import reduced
 from .rows import reduced_axes
 from .template import Bucket, Template, follows_elements
@@ -52,8 +53,8 @@ class ContractTemplate(Template):
             return follows_elements(group, node)
         sources = [group.groups.sources(v) for v in group.anchor.operands]
         beside = group.groups.of[node].nodes
-        feeds_x, *feeds_ws = (not beside.isdisjoint(found) for found in sources)
-        if any(feeds_ws):
+        feeds_x, *feeds_others = (not beside.isdisjoint(found) for found in sources)
+        if any(feeds_others):
             return "a weight's expression would be computed again for every row"
         if node.op.kind in ("reduce", "composite"):
             return self.why_no_statistic(group, node)
@@ -96,7 +97,16 @@ class ContractTemplate(Template):
         return part.x_dtype, part.w_dtype
 
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
-        return contract_defaults(kernel, target)
+        (part,) = kernel.parts
+        return (contract_defaults if part.group is None else grouped_defaults)(kernel, target)
+
+    def touched(self, part: Contract) -> dict[int, Dim]:
+        """Of the matrices of a grouped product those that rows have: at most one a row."""
+        if part.group is None:
+            return {}
+        groups = part.group.axis.extent
+        chosen = product((part.n.extent, part.k.extent, minimum(part.m.extent, groups)))
+        return {load.param: chosen for load in loads_of(part.ws)}
 
 
 def is_cheap(node: Node) -> bool:
@@ -112,12 +122,13 @@ class _ContractLowering:
         self.contraction = anchor.op.contraction(**anchor.attrs)
         self.result = anchor.results[0]
         self.x, *self.ws = anchor.operands
+        index = self.ws.pop() if self.contraction.is_grouped else None
         self.statistics = [n for n in nodes if n.op.kind == "reduce"]
         *batch, m, n = self.result.shape
         k = self.x.shape[self.contraction.x.index("k") - 2]
+        self.group = None
         # one weight for all rows: leading axes of x are rows too
-        flat = all(d == 1 for w in self.ws for d in w.shape[:-2])
-        if flat:
+        if index is not None or all(d == 1 for w in self.ws for d in w.shape[:-2]):
             rows = (*batch, m)
             self.batch: tuple[Axis, ...] = ()
             self.m = Axis("_m", product(rows))
@@ -130,6 +141,13 @@ class _ContractLowering:
             self.rows = (*index, inliner.axis("_m", m))
         self.n, self.k = Axis("_n", n), Axis("_k", k)
         self.n_at, self.k_at = inliner.axis("_n", n), inliner.axis("_k", k)
+        self.matrix = self.rows[:-1]  # which of the weights' matrices
+        if index is not None:
+            axis = Axis("_group", self.ws[0].shape[0])
+            self.matrix = (inliner.axis(axis.name, axis.extent),)
+            place = inliner.element(index, self.rows)
+            place = inliner.checked(place, anchor, index, axis.extent)
+            self.group = Grouping(axis, place)
 
     def lower(self, outputs: Sequence[Value]) -> Contract:
         x, stats, phases, factors = self.lower_x()
@@ -153,6 +171,7 @@ class _ContractLowering:
             _stored_dtype(self.inliner, self.x),
             _stored_dtype(self.inliner, self.ws[0]),
             phases,
+            self.group,
         )
 
     def lower_x(self) -> tuple[Element, Stats, tuple[Stats, ...], Factors]:
@@ -166,7 +185,7 @@ class _ContractLowering:
         found: dict[str, Reduction] = {}  # those that others read come first
         for number, node in enumerate(self.statistics):
             inliner.bound[node.results[0]] = self.statistic(f"stat{number}", node, found)
-        whole = inliner.element(self.x, self.index_of(self.x, self.contraction.x))
+        whole = inliner.element(self.x, self.index_of(self.x, self.contraction.x, self.rows[:-1]))
         for node in self.statistics:  # outside the loop over k they have no meaning
             del inliner.bound[node.results[0]]
             inliner.nodes.discard(node)
@@ -227,16 +246,16 @@ class _ContractLowering:
             return e, []
         return replace(e, args=(a, b)), [*of_a, *of_b]
 
-    def index_of(self, operand: Value, roles: str) -> tuple[Dim, ...]:
+    def index_of(self, operand: Value, roles: str, outer: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Where an operand is read; `roles` are those of its last two axes."""
         at = {"m": self.rows[-1], "n": self.n_at, "k": self.k_at}
-        return broadcast_index((*self.rows[:-1], *(at[role] for role in roles)), operand.type)
+        return broadcast_index((*outer, *(at[role] for role in roles)), operand.type)
 
     def lower_w(self, w: Value, roles: str) -> Element:
         # tiles know where a packed weight's rows are; other sums read it element by element
         self.inliner.keep_plain = accumulator_of(w.dtype) == f32
         try:
-            return self.inliner.element(w, self.index_of(w, roles))
+            return self.inliner.element(w, self.index_of(w, roles, self.matrix))
         finally:
             self.inliner.keep_plain = False
 

@@ -121,6 +121,36 @@ def contract_defaults(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Buc
     return rows, clip(table, facts, rows)
 
 
+def grouped_defaults(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+    """Of a product whose rows have matrices of their own: (size, buckets), as of a template.
+
+    Up to a row a matrix each row reads its own; with more of them rows of one matrix share tiles,
+    the smaller the fewer rows there are to a matrix.
+    """
+    (part,) = kernel.parts
+    facts = index_facts(kernel, ())
+    rows, groups = part.m.extent, facts.hint(part.group.axis.extent)
+    one = gemv_schedule(part, facts)
+    prologue = has_prologue(part)
+    if target.matrix_op(part.x_dtype, part.w_dtype) is None:
+        if accumulator_of(part.x_dtype) != f32:
+            return rows, clip([(0, None, one)], facts, rows)
+        few = DotSchedule(16, 32, 32, True, prologue, num_warps=4, num_stages=3)
+        many = DotSchedule(64, 64, 32, False, prologue, num_warps=4, num_stages=3)
+    elif not has_room(target):
+        few = DotSchedule(16, 64, 64, True, prologue, num_warps=4, num_stages=2)
+        many = DotSchedule(64, 64, 32, False, prologue, num_warps=4, num_stages=2)
+    else:
+        few = fitted(part, target, DotSchedule(16, 64, 128, True, prologue, num_stages=5))
+        many = fitted(part, target, DotSchedule(64, 128, 64, False, prologue, num_stages=4))
+    table: list[Bucket] = [
+        (0, groups, one),
+        (groups + 1, 16 * groups, few),
+        (16 * groups + 1, None, many),
+    ]
+    return rows, clip(table, facts, rows)
+
+
 def gemv_schedule(part: Contract, facts: Facts) -> GemvSchedule:
     """One row of x."""
     n, k = facts.hint(part.n.extent), facts.hint(part.k.extent)

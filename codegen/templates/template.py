@@ -112,6 +112,10 @@ class Template:
         """Parameters of which the bytes read are no function of dims: left out of `traffic`."""
         return frozenset()
 
+    def touched(self, part: Any) -> dict[int, Dim]:
+        """Elements read, at most, of parameters of which the part reads a choice."""
+        return {}
+
     def traffic(self, kernel: LoopKernel) -> Dim:
         """Bytes: every parameter once. Of one read through an index, only what the loop can touch.
 
@@ -126,6 +130,7 @@ class Template:
                     gathered[item.param] = self.points(part)
                 elif getattr(item, "guard", None) is not None:
                     left_out.add(item.param)
+            gathered |= self.touched(part)
         total: Dim = 0
         for number, param in enumerate(kernel.params):
             if number not in left_out:

@@ -5,16 +5,25 @@ of w and 16 rows of x wastes nothing; else tiles of x against tiles of w, in an 
 neighbouring programs share tiles of w in the cache.
 """
 
-from ...ir.dim import Dim, ceildiv, product
+from ...ir.dim import Dim, ceildiv, floordiv, minimum, product
 from ...ir.types import f8e4m3, f8e5m2, f32
 from ..elements import loads_of
 from ..loops import SUM, Contract, Element, LoopKernel, accumulator_of, feed_dtype
 from ..templates.contract_schedules import DotSchedule, as_loaded
-from .elements import AxisVar, Env, Val
+from ..templates.template import power_of_2
+from .elements import AxisVar, Env, Val, group_axes
 from .launch import Context, Emitter
 from .names import value_type
 
 FLOAT8_TYPES = {f8e4m3: "tl.float8e4nv", f8e5m2: "tl.float8e5"}  # as matrix units take them
+
+
+def tiles_of_rows(part: Contract, bm: int) -> Dim:
+    """Tiles of rows at most: where they are in groups, each group may leave one tile unfilled."""
+    rows = part.m.extent
+    if part.group is None:
+        return ceildiv(rows, bm)
+    return minimum(rows, floordiv(rows + part.group.axis.extent * (bm - 1), bm))
 
 
 class DotEmitter(Emitter):
@@ -26,7 +35,7 @@ class DotEmitter(Emitter):
     def __init__(self, kernel: LoopKernel, schedule: DotSchedule, context: Context):
         super().__init__(kernel, schedule, context)
         part = self.part
-        self.extents = (*part.batch, part.m, part.n, part.k)
+        self.extents = (*part.batch, *group_axes(part), part.m, part.n, part.k)
         swapped = schedule.is_swapped
         self.m_dim, self.n_dim = (1, 0) if swapped else (0, 1)  # of the result's tile
         # an operand's k lies along the dim that is not its own
@@ -60,7 +69,7 @@ class DotEmitter(Emitter):
     def emit(self) -> tuple[Dim, ...]:
         part, body, schedule = self.part, self.body, self.schedule
         body.start_dependents()
-        self.place()
+        (self.place if part.group is None else self.place_in_group)()
         body.wait()
         accs = [f"acc{i}" for i in range(len(part.ws))]
         stats = [body.fresh("stat") for _ in part.stats]
@@ -70,10 +79,12 @@ class DotEmitter(Emitter):
         for stat, reduction in zip(stats, part.stats):
             body.line(f"{stat} = tl.zeros({row}, {value_type(reduction.dtype)})")
         extent = self.scalars.dim(part.k.extent).text
+        if part.group is not None:  # a tile past all groups has nothing to add up
+            extent = body.name(f"tl.where(group < {part.group.axis.extent}, {extent}, 0)")
         with body.block(f"for at in range(0, {extent}, {schedule.bk}):", [part.k.name]):
             self.step(accs, stats)
         self.epilogue(accs, stats)
-        tiles = ceildiv(part.m.extent, schedule.bm) * ceildiv(part.n.extent, schedule.bn)
+        tiles = tiles_of_rows(part, schedule.bm) * ceildiv(part.n.extent, schedule.bn)
         return tiles, product(a.extent for a in part.batch)
 
     def place(self) -> None:
@@ -103,6 +114,39 @@ class DotEmitter(Emitter):
         if part.batch:
             index = body.name("tl.program_id(1)", prefix="b")
             self.fixed |= self.scalars.split(part.batch, AxisVar(index))
+
+    def place_in_group(self) -> None:
+        """The same where each matrix has rows of its own: a tile is of rows of one group.
+
+        Rows lie in the order of their groups, and a group has as many tiles as its rows fill.
+        """
+        part, body, schedule = self.part, self.body, self.schedule
+        group, groups = part.group, part.group.axis.extent
+        bm, lanes = schedule.bm, power_of_2(groups)
+        tiles_m = self.scalars.dim(tiles_of_rows(part, bm)).text
+        body.wait()  # the order is what the kernel in front made
+        column = "[:, None]" if self.m_dim == 0 else "[None, :]"
+        self.lines(f"""
+pid = tl.program_id(0)
+tile = pid % {tiles_m}
+lane = tl.arange(0, {lanes})
+starts = tl.load(p{group.starts} + lane, mask=lane < {groups}, other=0)
+ends = tl.load(p{group.starts} + lane + 1, mask=lane < {groups}, other=0)
+tiles = (ends - starts + {bm - 1}) // {bm}
+group = tl.sum((tl.cumsum(tiles, 0) <= tile).to(tl.int32), 0)
+group = tl.where(tile < tl.sum(tiles, 0), group, {groups})
+tile -= tl.sum(tl.where(lane < group, tiles, 0), 0)
+is_mine = lane == group
+place = tl.sum(tl.where(is_mine, starts, 0), 0) + tile * {bm} + tl.arange(0, {bm}){column}
+inside = place < tl.sum(tl.where(is_mine, ends, 0), 0)
+row = tl.load(p{group.order} + place, mask=inside, other=0)""")
+        start = f"pid // {tiles_m} * {schedule.bn}"
+        columns = self.scalars.span(start, schedule.bn, self.n_dim, part.n.extent, "n")
+        self.fixed = {
+            group.axis.name: AxisVar("group"),
+            part.m.name: AxisVar("row", frozenset([self.m_dim]), "inside"),
+            part.n.name: columns,
+        }
 
     def step(self, accs: list[str], stats: list[str]) -> None:
         """One turn of the loop over k."""

@@ -14,6 +14,7 @@ from ..loops import (
     Cast,
     Check,
     Const,
+    Contract,
     Element,
     Index,
     Load,
@@ -49,6 +50,11 @@ class Val:
     text: str
     axes: frozenset[str] = NOTHING
     dims: frozenset[int] = NOTHING
+
+
+def group_axes(part: Contract) -> tuple[Axis, ...]:
+    """The axis over the matrices of a grouped product."""
+    return () if part.group is None else (part.group.axis,)
 
 
 def symbol_type(kernel: LoopKernel, name: str) -> str:

@@ -23,6 +23,7 @@ from .attention import AttentionEmitter
 from .attention_join import attention_pieces
 from .dot import DotEmitter
 from .gemv import GemvEmitter
+from .group_rows import GroupRowsEmitter
 from .launch import Context, Emitted, Emitter
 from .pointwise import PointwiseEmitter
 from .reduce import ReduceEmitter, reduce_pieces
@@ -30,7 +31,7 @@ from .sample import JoinEmitter, SplitEmitter, sample_pieces
 from .scan import ScanEmitter, scan_pieces
 from .scatter import ScatterEmitter, scatter_pieces
 from .sort import MergeEmitter, SortMerge, SortTile, TileEmitter, sort_pieces
-from .split_kernels import Piece, contract_pieces
+from .split_kernels import GroupRows, GroupRowsSchedule, Piece, contract_pieces
 
 __all__ = ["Emitted", "emit_kernel", "workspace_types"]
 
@@ -68,6 +69,7 @@ PRINTERS: dict[type[Part], Printer] = {
         contract_pieces,
         lambda part: [part.m.extent],
     ),
+    GroupRows: Printer({GroupRowsSchedule: GroupRowsEmitter}),
     Attention: Printer(
         {AttentionSchedule: AttentionEmitter},
         attention_pieces,

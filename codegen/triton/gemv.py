@@ -13,7 +13,7 @@ from ...ir.dim import Dim, ceildiv, product, symbols_of
 from ..elements import loads_of
 from ..loops import SUM, Contract, LoopKernel, accumulator_of
 from ..templates.contract_schedules import GemvSchedule
-from .elements import AxisVar, Env, Val
+from .elements import AxisVar, Env, Val, group_axes
 from .launch import Context, Emitter
 from .names import value_type
 
@@ -43,7 +43,7 @@ class GemvEmitter(Emitter):
     def __init__(self, kernel: LoopKernel, schedule: GemvSchedule, context: Context):
         super().__init__(kernel, schedule, context)
         part = self.part
-        self.extents = (*part.batch, part.m, part.n, part.k)
+        self.extents = (*part.batch, *group_axes(part), part.m, part.n, part.k)
         self.acc_shape = [schedule.bn, schedule.bk // schedule.fold]
         # what is loaded ahead, and but once: not the rows that x's prologue may have put beside w
         loads = [load for load in loads_of(part.ws) if part.n.name in symbols_of(load.offset)]
@@ -67,6 +67,8 @@ class GemvEmitter(Emitter):
         if part.batch:
             index = body.name("tl.program_id(2)", prefix="b")
             axes |= self.scalars.split(part.batch, AxisVar(index))
+        if part.group is not None:
+            body.wait()  # the index may be what the kernels in front made
         self.rows = [self.row(first, number, axes) for number in range(rows)]
         lanes = body.name(f"tl.arange(0, {self.schedule.bk})[None, :]", prefix="lane")
         extent = part.k.extent
@@ -89,12 +91,17 @@ class GemvEmitter(Emitter):
         stats = [self.body.fresh("stat") for _ in self.part.stats]
         if first is None:
             assert rows == 1, "a schedule of more rows than x has"
-            return _Row(axes, accs, stats)
-        at = first
-        if rows > 1:  # of a tile's rank, as the mask must be for Triton's interpreter
-            at = self.body.name(f"{first} + tl.full([1, 1], {number}, tl.int32)", prefix="m")
-        mask = self.scalars.below(at, m.extent, rows)
-        return _Row({**axes, m.name: AxisVar(at, frozenset(), mask)}, accs, stats)
+        else:
+            at = first
+            if rows > 1:  # of a tile's rank, as the mask must be for Triton's interpreter
+                at = self.body.name(f"{first} + tl.full([1, 1], {number}, tl.int32)", prefix="m")
+            mask = self.scalars.below(at, m.extent, rows)
+            axes = {**axes, m.name: AxisVar(at, frozenset(), mask)}
+        if (group := self.part.group) is not None:
+            index = self.env(axes, [1, 1]).value(group.index)
+            place = self.body.name(f"{index.text}.to(tl.int32)", prefix="group")
+            axes = {**axes, group.axis.name: AxisVar(place)}
+        return _Row(axes, accs, stats)
 
     def unrolled(self, lanes: str, tiles: int) -> None:
         ahead = self.schedule.prefetch

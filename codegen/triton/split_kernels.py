@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir.dim import substitute, symbol
-from ...ir.types import DType, TensorType
+from ...ir.types import DType, TensorType, i32
 from ..elements import index_facts, substituted
 from ..loops import (
     Apply,
@@ -15,6 +15,7 @@ from ..loops import (
     Const,
     Contract,
     Element,
+    Grouping,
     Load,
     LoopKernel,
     Param,
@@ -155,9 +156,42 @@ def contract_pieces(kernel: LoopKernel, schedule: GemvSchedule | DotSchedule) ->
     is_tiled = isinstance(schedule, DotSchedule)
     if part.phases or (is_tiled and schedule.materialize):
         pieces = [*materialize(kernel, schedule)]
+    if is_tiled and part.group is not None:
+        pieces += group_rows(pieces.pop())
     if is_tiled and schedule.split_k > 1:
         pieces += split_k(pieces.pop(), schedule.split_k)
     return pieces
+
+
+@dataclass(frozen=True)
+class GroupRows(Part):
+    """Rows put in order of their groups, as in Grouping: `order` and `starts` are written."""
+
+    m: Axis
+    group: Grouping
+
+
+@dataclass(frozen=True)
+class GroupRowsSchedule(Schedule):
+    """A program a group, which goes through the index `block` rows at a time."""
+
+    block: int = 1024
+    num_warps: int = 4
+
+
+def group_rows(piece: Piece) -> tuple[Piece, Piece]:
+    """A launch that puts the rows in order of their groups, and the product over that order."""
+    kernel = piece.kernel
+    (part,) = kernel.parts
+    own = len(kernel.params)
+    spaces = {
+        "order": TensorType((part.m.extent,), i32),
+        "starts": TensorType((part.group.axis.extent + 1,), i32),
+    }
+    group = replace(part.group, order=own, starts=own + 1)
+    first = GroupRows(part.m, group), GroupRowsSchedule()
+    second = replace(part, group=group), piece.schedule
+    return handed_on(kernel, first, second, spaces, ("_rows", ""), piece.workspaces)
 
 
 def split_rows(kernel: LoopKernel, schedule: ReduceSchedule) -> tuple[Piece, Piece]:

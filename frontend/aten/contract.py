@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from ...ir import types
 from ...ir.graph import Value
-from ..importer import Call, Scalar, handles
+from ..importer import Call, Declined, Scalar, handles
 
 
 @handles("linear.default")
@@ -42,6 +43,29 @@ def _addmm(
     if beta == 0:
         return product
     return b.add(product, bias if beta == 1 else b.mul(bias, call.parameter(beta)))
+
+
+@handles("_grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def _grouped_mm(
+    call: Call,
+    x: Value,
+    weight: Value,
+    offs: Value | None = None,
+    bias: Value | None = None,
+    out_dtype: Any = None,
+) -> Value:
+    """Rows up to offs[0] meet the first matrix, from there to offs[1] the second; the rest is 0."""
+    if x.type.rank != 2 or weight.type.rank != 3 or offs is None or bias is not None:
+        raise Declined("a grouped product other than of rows [M, K] with matrices [G, K, N]")
+    b, groups = call.b, weight.shape[0]
+    row = call.reshape(b.iota(length=x.shape[0], dtype=offs.dtype), (x.shape[0], 1))
+    past = call.value(b.le(offs, row), types.i64)
+    group = b.sum(past, axes=(1,))  # how many groups end before the row
+    last = call.value(groups - 1, types.i64)
+    product = b.grouped_matmul(x, weight, b.minimum(group, last))
+    inside = call.reshape(b.le(group, last), (x.shape[0], 1))
+    product = b.where(inside, product, call.value(0, product.dtype))
+    return call.value(product, call.dtype)
 
 
 @handles("outer.default", "ger.default")

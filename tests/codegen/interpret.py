@@ -205,10 +205,14 @@ class _Run:
         x = np.broadcast_to(self.element(part.x), self.shape((*batch, part.m, part.k)))
         for stat in part.stats:
             self.refs[stat.name] = self.reduced(stat, x.shape)
-        self.grid((*batch, part.n, part.k))
+        outer = batch if part.group is None else (part.m,)  # a row has a matrix of its own
+        self.grid((*outer, part.n, part.k))
+        if part.group is not None:
+            self.env[part.group.axis.name] = np.asarray(self.element(part.group.index), np.int64)
+        sums = "...mk,...nk->...mn" if part.group is None else "mk,mnk->mn"
         for i, w in enumerate(part.ws):
-            wide = np.broadcast_to(self.element(w), self.shape((*batch, part.n, part.k)))
-            self.refs[f"acc{i}"] = np.einsum("...mk,...nk->...mn", x, wide)
+            wide = np.broadcast_to(self.element(w), self.shape((*outer, part.n, part.k)))
+            self.refs[f"acc{i}"] = np.einsum(sums, x, wide)
         axes = (*batch, part.m, part.n)
         self.grid(axes)
         assert len(axes) == b + 2

@@ -11,7 +11,15 @@ from tilewright.ir.op import get_op
 from .sample import Sample
 from .samples_control import calls, conds, loops, whiles
 from .samples_elements import elementwise, gathers, sources, views
-from .samples_rows import attentions, composites, contractions, paging, reductions, sampling
+from .samples_rows import (
+    attentions,
+    composites,
+    contractions,
+    grouped,
+    paging,
+    reductions,
+    sampling,
+)
 from .samples_scans import scans
 from .samples_scatter import scatters
 from .samples_sort import sorts
@@ -32,8 +40,8 @@ def units(samples: Sequence[Sample]) -> Iterator[Sample]:
 _SIZED: tuple[Sample, ...] = tuple(
     sample
     for family in (
-        elementwise, sources, views, gathers, reductions, contractions, composites, attentions,
-        paging, sampling, scans, scatters, sorts, conds, whiles, loops, calls,
+        elementwise, sources, views, gathers, reductions, contractions, grouped, composites,
+        attentions, paging, sampling, scans, scatters, sorts, conds, whiles, loops, calls,
     )
     for sample in family()
 )  # fmt: skip

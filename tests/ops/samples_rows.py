@@ -11,8 +11,13 @@ import torch.nn.functional as F
 from tilewright.ir.ops.sampling import gumbel
 from tilewright.ir.types import bf16, bool_, f32, f64, i8, i32, i64, u8
 
-from .sample import FLOATS, INTEGERS, Operand, Sample, distinct, nonzero, wide
+from .sample import FLOATS, INTEGERS, Operand, Sample, below, distinct, nonzero, wide
 from .samples_elements import UNARY
+
+ACTIVATIONS = {
+    "silu": F.silu, "gelu": F.gelu, "gelu_tanh": UNARY["gelu_tanh"], "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+}  # fmt: skip
 
 # ---- reductions ----------------------------------------------------------------------------
 
@@ -76,14 +81,37 @@ def contractions() -> Iterator[Sample]:
             attrs = {"transpose_w": transposed}
             call = lambda x, w, f=product: f(x, w).to(x.dtype)  # noqa: E731
             yield Sample("matmul", (Operand(x, dtype), Operand(w, dtype)), call, attrs)
-    activations = {
-        "silu": F.silu, "gelu": F.gelu, "gelu_tanh": UNARY["gelu_tanh"], "relu": torch.relu,
-        "sigmoid": torch.sigmoid,
-    }  # fmt: skip
-    for name, function in activations.items():
+    for name, function in ACTIVATIONS.items():
         call = lambda x, g, u, f=function: f(x @ g.T) * (x @ u.T)  # noqa: E731
         operands = Operand((2, 3, 4)), Operand((6, 4)), Operand((6, 4))
         yield Sample("gated_linear", operands, call, {"activation": name})
+
+
+def grouped() -> Iterator[Sample]:
+    """Products of rows with matrices of their own; the first of each op may have all sizes 1."""
+    operands = Operand((1, 1)), Operand((1, 1, 1)), Operand((1,), i32, below(1))
+    yield Sample("grouped_matmul", operands, lambda x, w, i: x * w[0])
+    operands = (*operands[:2], *operands[1:])
+    call = lambda x, g, u, i: torch.relu(x * g[0]) * (x * u[0])  # noqa: E731
+    yield Sample("grouped_gated_linear", operands, call, {"activation": "relu"})
+    for dtype in FLOATS:
+        # more rows than matrices, matrices without rows, rows that share one, none at all
+        for rows, groups, transposed in ((7, 3, True), (2, 5, False), (40, 2, True), (0, 2, False)):
+
+            def chosen(x, w, i, transposed=transposed):
+                w = wide(w).mT if transposed else wide(w)
+                return (wide(x)[:, None] @ w[i])[:, 0].to(x.dtype)
+
+            w = Operand((groups, 33, 5) if transposed else (groups, 5, 33), dtype)
+            operands = Operand((rows, 5), dtype), w, Operand((rows,), i64, below(groups))
+            yield Sample("grouped_matmul", operands, chosen, {"transpose_w": transposed})
+    for name, function in ACTIVATIONS.items():
+        call = lambda x, g, u, i, f=function: torch.stack(  # noqa: E731
+            [f(g[j] @ row) * (u[j] @ row) for row, j in zip(x, i)]
+        )
+        gate = Operand((3, 6, 4))
+        operands = Operand((9, 4)), gate, gate, Operand((9,), i32, below(3))
+        yield Sample("grouped_gated_linear", operands, call, {"activation": name})
 
 
 def composites() -> Iterator[Sample]:

@@ -26,6 +26,24 @@ def heads(b, t, h):
     return b.transpose(b.reshape(h, shape=(1, t, 2, 4)), perm=(0, 2, 1, 3))
 
 
+def routed(b, t, h):
+    """Two rows a token, one after the other: [t, 8] -> [2 * t, 8]."""
+    rows = b.broadcast_to(b.reshape(h, shape=(t, 1, 8)), shape=(t, 2, 8))
+    return b.reshape(rows, shape=(2 * t, 8))
+
+
+def choice(b, t, h):
+    """The experts of those rows, [2 * t]."""
+    return b.reshape(b.topk(b.reshape(h, shape=(t, 8)), k=2, axis=1)[1], shape=(2 * t,))
+
+
+def chosen(b, t, h):
+    """[2 * t, 8] through an expert each, and added up a token."""
+    w = b.weight("experts", (8, 8, 8))
+    y = b.grouped_matmul(routed(b, t, h), w, choice(b, t, h))
+    return b.sum(b.reshape(y, shape=(t, 2, 8)), axes=(1,))
+
+
 ROW_WISE = {
     "linear": lambda b, t, h: b.matmul(h, b.weight("w", (4, 8)), transpose_w=True),
     "norm": lambda b, t, h: b.rms_norm(h, b.weight("w", (8,))),
@@ -38,7 +56,11 @@ ROW_WISE = {
         b.slice(h, axis=2, start=4, stop=8), b.slice(h, axis=2, start=0, stop=4), axis=2
     ),
     "column": lambda b, t, h: b.matmul(b.weight("w", (3, 8)), h, transpose_w=True),
-    "experts": lambda b, t, h: b.argmax(h, axis=-1),
+    "best expert": lambda b, t, h: b.argmax(h, axis=-1),
+    "experts": chosen,
+    "their order within a token": lambda b, t, h: b.reshape(
+        b.cumsum(b.reshape(routed(b, t, h), shape=(t, 2, 8)), axis=1), shape=(t, 16)
+    ),
     "broadcast": lambda b, t, h: b.broadcast_to(h, shape=(3, t, 8)),
     "windows": lambda b, t, h: b.window(h, axis=2, size=3),
     "picked features": lambda b, t, h: b.gather_elements(
@@ -98,7 +120,25 @@ MIXING = {
     ),
     "softmax": (lambda b, t, h: b.softmax(h, axis=1), "softmax.*it reduces the token axis"),
     "running sum": (lambda b, t, h: b.cumsum(h, axis=1), "cumsum.*along the token axis"),
-    "reshape": (lambda b, t, h: b.reshape(h, shape=(1, t * 8)), "reshape.*merges the token axis"),
+    "rows of every other token": (
+        lambda b, t, h: b.reshape(
+            b.transpose(b.reshape(routed(b, t, h), shape=(2, t, 8)), perm=(1, 0, 2)),
+            shape=(t, 16),
+        ),
+        "reshape.*the token axis",
+    ),
+    "rows in the order of experts": (
+        lambda b, t, h: b.gather(routed(b, t, h), b.sort(choice(b, t, h))[1], axis=0),
+        "sort.*it sorts along the token axis",
+    ),
+    "running sum of rows": (
+        lambda b, t, h: b.cumsum(routed(b, t, h), axis=0),
+        "cumsum.*works along the token axis",
+    ),
+    "rows by their place": (
+        lambda b, t, h: b.slice(routed(b, t, h), axis=0, start=t, stop=2 * t),
+        "slice.*the token axis",
+    ),
     "full attention": (
         lambda b, t, h: b.attention(*[heads(b, t, h)] * 3, scale=1.0),
         "attention.*a token sees later ones",
