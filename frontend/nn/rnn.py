@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ...ir.builder import Builder
 from ...ir.graph import Value
+from .axes import part, reversed_axis
 from .scan import scanned
 
 Activation = Callable[[Builder, Value], Value]
@@ -190,14 +191,10 @@ def _turned(b: Builder, x: Value, reverse: Sequence[bool]) -> Value:
     """x [T, D, ...] with the directions that run backwards from end to start."""
     if not any(reverse):
         return x
-    time = x.shape[0]
-    backwards = b.gather(x, b.iota(length=time, start=time - 1, step=-1), axis=0)
+    backwards = reversed_axis(b, x, 0)
     if all(reverse):
         return backwards
-    parts = [
-        b.slice(backwards if turns else x, axis=1, start=i, stop=i + 1)
-        for i, turns in enumerate(reverse)
-    ]
+    parts = [part(b, backwards if r else x, 1, i, i + 1) for i, r in enumerate(reverse)]
     return b.concat(*parts, axis=1)
 
 

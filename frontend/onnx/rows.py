@@ -210,10 +210,7 @@ class Call:
         for region, results in zip(regions, outputs):
             b = region.builder
             formals = [v for v in b.inputs if v not in b.captured.values()]
-            b.inputs = formals + [
-                b.captured[v] if v in b.captured else b.input(f"unused_{i}", v.shape, v.dtype)
-                for i, v in enumerate(captured)
-            ]
+            b.inputs = formals + [b.real(v) for v in captured]
             graphs.append(b.graph(results))
         return graphs, captured
 

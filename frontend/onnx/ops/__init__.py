@@ -1,3 +1,14 @@
 """The tables of ONNX operators, one module a family. Importing it fills them."""
 
-from . import contract, elementwise
+from . import (
+    attention,
+    boxes,
+    contract,
+    control,
+    elementwise,
+    index,
+    reduce,
+    rnn,
+    sequence,
+    signal,
+)
