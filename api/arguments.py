@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -69,6 +70,8 @@ def example(leaf: Any) -> Any:
         return without_history(leaf)
     if not _is_array(leaf):
         return leaf
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "c":
+        return torch.from_numpy(leaf)
     view = view_of(leaf)
     return torch.zeros(view.shape, dtype=TO_TORCH[view.dtype])
 

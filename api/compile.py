@@ -19,6 +19,7 @@ def compile(
     *,
     dynamic_shapes: Any = None,
     target: str = "auto",
+    strict: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> "CompiledModule | CompiledOnnx":
     """A callable with the model's signature that runs generated kernels.
@@ -31,7 +32,7 @@ def compile(
     so, it is compiled at a call, for that call's sizes; where the numbers of an input decide what
     the graph is (a shape, an axis, a count), for those numbers: with `example_inputs` now. At most
     8 programs are kept. For an ONNX model `dynamic_shapes` gives shapes in place of the declared
-    ones, by input: {"image": ("batch", 3, 480, 640)}.
+    ones, by input: {"image": ("batch", 3, 480, 640)}. All of it runs in kernels, `strict` or not.
     """
     is_path = isinstance(model, str | os.PathLike)
     if is_path or type(model).__name__ == "ModelProto":
@@ -48,6 +49,7 @@ def compile(
         example_inputs,  # type: ignore[arg-type]
         dynamic_shapes=dynamic_shapes,
         target=target,
+        strict=strict,
         options=options,
     )
 

@@ -21,6 +21,7 @@ from ..ir.target import Target
 from ..ir.text import print_plan
 from ..passes import Pass, PassResult, Report
 from ..passes.rewrite import remove_dead
+from .calls import report_calls
 from .counted import counted
 from .watching import dump_program, start_logging
 
@@ -60,6 +61,7 @@ def compile_graph(
     _check_finished(planned)
     plan = make_plan(result.graph, result.report, target=target)
     program = build(result.graph, target, kv=result.kv, plan=plan, progress=progress)
+    report_calls(program, len(result.graph.nodes), result.report)
     dump_program(plan, program)
     arrays = counted(packed_weights(result, weights.__getitem__, program), "pack", progress)
     return Compiled(program, arrays, result.report, plan)

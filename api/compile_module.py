@@ -9,7 +9,8 @@ from ..ir import switches
 from ..ir.errors import OptionError, UnsupportedModel
 from .compiled_module import CompiledModule
 
-OPTIONS = {"weights_dtype": (None, "bf16"), "fallback": (None, "eager")}
+# `fallback` asked for calls of PyTorch before they were the rule
+OPTIONS = {"weights_dtype": (None, "bf16"), "fallback": ("eager",)}
 
 
 def compile(
@@ -18,6 +19,7 @@ def compile(
     *,
     dynamic_shapes: Any = None,
     target: str = "auto",
+    strict: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> "CompiledModule":
     """A callable with the module's signature that runs generated kernels.
@@ -29,9 +31,13 @@ def compile(
     program of their own, at the cost of one more compilation. The last 8 programs are kept, and a
     warning says once when that is not enough. Empty axes have programs of their own as well; under
     `dynamic_shapes` they are taken where a dim's range begins at 0.
-    options: weights_dtype "bf16" stores matrices narrow; fallback "eager" leaves operations that we
-    lack to PyTorch, on the host, where the module would be refused: `fallback_ops` of what is
-    returned counts them. A target that this machine does not have can be compiled for, not called.
+    options: weights_dtype "bf16" stores matrices narrow. A target that this machine does not have
+    can be compiled for, not called.
+
+    Operations that have no kernel are left to PyTorch, which is called on the host in between:
+    `fallback_ops` of what is returned counts them, and its `report` says which they are and what
+    share of the bytes they move. With `strict` they are an error. Those that draw random numbers,
+    or whose results' number depends on sizes, are refused either way.
 
     The module is read once, when the first program is made, and is never changed. What is done to
     it later (weights loaded or trained, attributes, hooks, submodules, `train()`, `to()`) does not
@@ -57,9 +63,9 @@ def compile(
                 facts="example_inputs and dynamic_shapes are for modules",
                 fix="leave them out, or compile the module that was exported",
             )
-        return CompiledModule.of_exported(module, target, _read_options(options))
+        return CompiledModule.of_exported(module, target, _read_options(options, strict))
     check_module(module)
-    compiled = CompiledModule(module, dynamic_shapes, target, _read_options(options))
+    compiled = CompiledModule(module, dynamic_shapes, target, _read_options(options, strict))
     if example_inputs is not None:
         if not isinstance(example_inputs, (tuple, list)):
             raise OptionError(
@@ -105,7 +111,7 @@ def check_module(module: Any) -> None:
         )
 
 
-def _read_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+def _read_options(options: Mapping[str, Any] | None, strict: bool) -> dict[str, Any]:
     if options is not None and not isinstance(options, Mapping):
         raise OptionError(
             f"options is a {type(options).__name__}",
@@ -120,4 +126,4 @@ def _read_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"option {name} is {value!r}",
                 facts=f"choices: {', '.join(map(repr, OPTIONS[name]))}",
             )
-    return given
+    return {**given, "strict": strict}

@@ -68,8 +68,8 @@ class CompiledModule(CallableModule):
         module._is_exported = True
         module._kept()  # what its values are now
         module._open_if_here()
-        fallback = options.get("fallback") is not None
-        imported = import_program(exported, axes=exported_axes(exported), fallback=fallback)
+        axes = exported_axes(exported)
+        imported = import_program(exported, axes=axes, fallback=not options["strict"])
         module._take(_exported_signature(module._signature, imported.signature))
         module.variants.append(make_variant(imported, module.target, options, module._device))
         return module
@@ -87,7 +87,7 @@ class CompiledModule(CallableModule):
 
     @property
     def fallback_ops(self) -> int:
-        """How many operations of the newest program are left to PyTorch (options, `fallback`)."""
+        """How many operations of the newest program are left to PyTorch."""
         return self._newest().compiled.fallback_ops
 
     def save(self, path: str | Path) -> Path:
@@ -215,16 +215,15 @@ class CompiledModule(CallableModule):
                 kwargs,
                 dynamic_shapes=dynamic,
                 fix_empty=fix_empty,
-                fallback=self._options.get("fallback") is not None,
+                fallback=not self._options["strict"],
             )
         except UnsupportedOp as error:
-            if not any(part.training for part in kept.module.modules()):
-                raise
-            raise UnsupportedOp(
-                error.what,
-                facts=error.facts,
-                fix=f"the module is in train mode: call eval() on it first; else {error.fix}",
-            ) from error
+            fix = error.fix
+            if self._options["strict"]:
+                fix += "; or compile without strict=True, which leaves them to PyTorch"
+            if any(part.training for part in kept.module.modules()):
+                fix = f"the module is in train mode: call eval() on it first; else {fix}"
+            raise UnsupportedOp(error.what, facts=error.facts, fix=fix) from error
         except TilewrightError:
             raise
         except Exception as error:

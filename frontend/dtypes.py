@@ -48,7 +48,7 @@ def from_torch(dtype: torch.dtype, where: str = "") -> DType:
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The values of a tensor as an array; shares memory where the tensor is on the CPU."""
-    tensor = tensor.detach().cpu().contiguous()
+    tensor = tensor.detach().cpu().resolve_neg().contiguous()
     if tensor.dtype in _BY_BITS:
         bits = tensor.view(_BY_BITS[tensor.dtype])
         return bits.numpy().view(from_torch(tensor.dtype).numpy)

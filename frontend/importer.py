@@ -6,8 +6,8 @@ symbolic dims, is the proof that an imported graph holds for every size in range
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -21,18 +21,18 @@ from ..ir.facts import Facts
 from ..ir.graph import Value
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType, Shape, TensorType
-from .declined import Declined
+from .declined import Declined, Refused
 from .dtypes import as_declared, from_torch, promote
+from .fx_nodes import live_nodes, location, place, target_name
+from .pairs import REAL_OF, Pair
 from .symbols import SymbolTable
-
-_TORCH = Path(torch.__file__).parent
 
 Scalar = bool | int | float | Expr
 Handler = Callable[..., Any]
 
 # name of an ATen overload -> how it is imported; the modules of `aten/` fill this and what follows
 HANDLERS: dict[str, Handler] = {}
-OF_NUMBERS: set[str] = set()
+COMPLEX: dict[str, Handler] = {}  # the same where complex numbers are among operands or results
 MAY_FAIL: set[str] = set()
 
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
@@ -53,12 +53,24 @@ def handles(
             full = name if name.count(".") >= 2 else f"aten.{name}"
             if full in HANDLERS:
                 raise ValueError(f"{full} is in the table twice")
-            HANDLERS[full] = handler
-            OF_NUMBERS.update((full,) * of_numbers)
+            HANDLERS[full] = _of_numbers(handler) if of_numbers else handler
             MAY_FAIL.update((full,) * may_fail)
         return handler
 
     return register
+
+
+def _of_numbers(handler: Handler) -> Handler:
+    def apply(call: "Call", x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, Value) or x.type.rank:
+            return handler(call, x, *args, **kwargs)
+        given = [call.reshape(v, (1,)) if isinstance(v, Value) else v for v in (x, *args)]
+        result = handler(call, *given, **kwargs)
+        if isinstance(result, tuple | list):
+            return tuple(call.reshape(v, ()) for v in result)
+        return call.reshape(result, ())
+
+    return apply
 
 
 def refuses(reason: str, *functions: str) -> None:
@@ -85,10 +97,10 @@ class Call:
 
     @property
     def dtype(self) -> DType:
-        """Dtype of the (first) result."""
+        """Dtype of the (first) result; of its parts where it is complex."""
         value = self.expected
         value = value[0] if isinstance(value, tuple | list) else value
-        return from_torch(value.dtype)
+        return from_torch(REAL_OF.get(value.dtype, value.dtype))
 
     @property
     def shape(self) -> Shape:
@@ -143,7 +155,7 @@ class Call:
     def static(self, dim: Dim, what: str) -> int:
         """A dim that must be a number here."""
         if not isinstance(dim, int):
-            raise Declined(f"{what} is {dim}: must be a known number")
+            raise Refused(f"{what} is {dim}: must be a known number")
         return dim
 
 
@@ -194,9 +206,10 @@ class Importer:
                 raise AssertionError(f"an exported graph has no {node.op} nodes but inputs")
         raise AssertionError("an fx graph ends in an output")
 
-    def late_symbols(self, node: fx.Node) -> tuple[str, ...]:
+    def late_symbols(self, node: fx.Node, most: Dim = 0) -> tuple[str, ...]:
         """Declare the sizes that only a run of `node` knows. -> the names of their dims."""
-        names = tuple(map(self.table.declare_late, node.meta.get("unbacked_bindings") or ()))
+        symbols = node.meta.get("unbacked_bindings") or ()
+        names = tuple(self.table.declare_late(symbol, most) for symbol in symbols)
         self.builder.symbols.update((name, self.table.symbols[name]) for name in names)
         self.facts = self.table.facts
         return names
@@ -217,8 +230,7 @@ class Importer:
         raise UnsupportedOp(
             f"{len(rows)} unsupported operation{'s' * (len(rows) > 1)} in {total} places",
             facts="\n".join(lines),
-            fix="replace them in the module by supported ones (docs/ops.md lists what there is)"
-            + ("" if all(row.reason for _, row in rows) else _EAGER),
+            fix="replace them in the module by supported ones (docs/ops.md lists what there is)",
         )
 
     # ---- one node --------------------------------------------------------------------------
@@ -243,8 +255,8 @@ class Importer:
         if node.target is operator.getitem:
             container = env[node.all_input_nodes[0]]
             return POISON if container is POISON else container[node.args[1]]
-        handler = HANDLERS.get(name, self.fallback)
-        if handler is None:
+        handler = (COMPLEX if _is_complex(node) else HANDLERS).get(name)
+        if handler is None and self.fallback is None:
             return self._miss(node, name, "")
         poisoned = False
 
@@ -256,18 +268,12 @@ class Importer:
         args, kwargs = fx.map_arg(node.args, load), fx.map_arg(node.kwargs, load)
         if poisoned:
             return POISON
+        args, kwargs = _plain(args), {k: _plain(v) for k, v in kwargs.items()}
         call = Call(self.builder, self, node)
-        is_number = name in OF_NUMBERS and isinstance(args[0], Value) and args[0].type.rank == 0
-        if is_number:
-            args = [call.reshape(x, (1,)) if isinstance(x, Value) else x for x in args]
         try:
             self._require_sizes(node)
             with self.builder.at(self._loc(node, name)):
-                result = handler(call, *_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
-                if is_number:
-                    many = isinstance(result, tuple | list)
-                    numbers = [call.reshape(x, ()) for x in (result if many else [result])]
-                    result = tuple(numbers) if many else numbers[0]
+                result = self._apply(handler, call, args, kwargs)
         except Declined as reason:
             return self._miss(node, name, str(reason))
         except ShapeError as error:
@@ -279,6 +285,24 @@ class Importer:
             ) from error
         self._check(node, name, result)
         return result
+
+    def _apply(
+        self, handler: Handler | None, call: Call, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the table's handler makes of the operation, else `fallback`. Declined by both."""
+        if handler is None:
+            assert self.fallback is not None, "what neither has was missed before"
+            return self.fallback(call, *args, **kwargs)
+        try:
+            return handler(call, *args, **kwargs)
+        except Refused:
+            raise
+        except Declined as reason:
+            if self.fallback is None:
+                raise
+            with suppress(Declined):
+                return self.fallback(call, *args, **kwargs)
+            raise reason
 
     def _require_sizes(self, node: fx.Node) -> None:
         """Refuse numbers of data that may be negative where an operation takes sizes."""
@@ -307,13 +331,15 @@ class Importer:
             else [(result, expected)]
         )
         for ours, theirs in pairs:
+            ours = ours.real if isinstance(ours, Pair) else ours
             if not isinstance(ours, Value) or not isinstance(theirs, torch.Tensor):
                 continue
             shape = self.table.shape(theirs.shape)
             same = len(shape) == len(ours.shape) and all(
                 a == b or self.facts.proved_eq(a, b) for a, b in zip(shape, ours.shape)
             )
-            dtype = from_torch(theirs.dtype, place(node, self.strip))
+            real = REAL_OF.get(theirs.dtype, theirs.dtype)
+            dtype = from_torch(real, place(node, self.strip))
             if same and dtype == ours.dtype:
                 continue
             raise DimError(
@@ -348,51 +374,13 @@ class Importer:
         return POISON
 
 
-_EAGER = "; or leave unknown ones to PyTorch: compile(..., options={'fallback': 'eager'})"
 POISON = object()  # the value of an operation that could not be imported
 
 
-def live_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes that the output depends on."""
-    live: set[fx.Node] = set()
-    for node in reversed(graph.nodes):
-        if node.op == "output" or node in live:
-            live.add(node)
-            live.update(node.all_input_nodes)
-    return live
-
-
-def target_name(target: Any) -> str:
-    """`aten.add.Tensor` for an ATen overload, the plain name for anything else."""
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target)
-    return getattr(target, "__name__", None) or str(target)
-
-
-def location(node: fx.Node, strip: str = "") -> str | None:
-    """The path of the module a node comes from, such as `model.layers.0.self_attn`."""
-    stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return None
-    path = list(stack.values())[-1][0]
-    return path.removeprefix(strip).strip(".") or None
-
-
-def place(node: fx.Node, strip: str = "") -> str:
-    """Module path and source line, for messages: the innermost line outside torch."""
-    lines: list[str] = []
-    users: list[str] = []
-    for text in (node.meta.get("stack_trace") or "").splitlines():
-        parts = text.split('"')
-        # text in <> is the name of generated code: what torch makes of a branch or a loop's body
-        if text.lstrip().startswith("File ") and len(parts) > 2 and not parts[1].startswith("<"):
-            line = f"{Path(parts[1]).name}:{parts[2].split('line ')[-1].split(',')[0]}"
-            lines.append(line)
-            if not Path(parts[1]).is_relative_to(_TORCH):
-                users.append(line)
-    source = (users or lines or [""])[-1]
-    where = location(node, strip) or ""
-    return ", from ".join(part for part in (where, source) if part) or node.name
+def _is_complex(node: fx.Node) -> bool:
+    """Whether complex numbers are among a node's operands or results."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in pytree.tree_leaves(values))
 
 
 def _plain(value: Any) -> Any:

@@ -75,11 +75,15 @@ class SymbolTable:
             return False
         return any(symbol.name in self._data for symbol in number.node.expr.free_symbols)
 
-    def declare_late(self, symbol: sympy.Symbol) -> str:
-        """Declare torch's symbol of a size that depends on data. -> the name of ours."""
+    def declare_late(self, symbol: sympy.Symbol, most: Dim = 0) -> str:
+        """Declare torch's symbol of a size that depends on data. -> the name of ours.
+
+        `most`: what it may be at most, where torch says less (of a mask before it is broadcast).
+        """
         assert self.env is not None, "a symbol has an environment"
         bounds = self.env.bound_sympy(symbol)
-        hi = int(bounds.upper) if getattr(bounds.upper, "is_Integer", False) else None
+        is_bound = getattr(bounds.upper, "is_Integer", False) and isinstance(most, int)
+        hi = max(int(bounds.upper), most) if is_bound else None
         name = self.fresh(symbol.name)
         self.declare(Symbol(name, int(bounds.lower), hi))
         self.bind(symbol.name, dims.symbol(name))

@@ -15,7 +15,16 @@ from ..ir.errors import DimError, UnsupportedModel
 from ..ir.graph import Value
 from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.progress import Progress, unwatched
-from ..ir.signature import Constant, Container, Input, Output, Signature, Tree, with_leaves
+from ..ir.signature import (
+    COMPLEX_PARTS,
+    Constant,
+    Container,
+    Input,
+    Output,
+    Signature,
+    Tree,
+    with_leaves,
+)
 from . import aten  # noqa: F401  fills the table
 from .containers import tree_of
 from .dtypes import from_torch, to_numpy
@@ -23,6 +32,7 @@ from .dynamic_shapes import Axes, DynamicAxis, exported_axis
 from .eager import eager_call
 from .imported import Imported, proved
 from .importer import Handler, Importer
+from .pairs import REAL_OF, Pair
 from .symbols import SymbolTable, shape_env_of
 from .trace import export, functionalize, graphs_of, needs_decomposition
 
@@ -204,9 +214,16 @@ class _ProgramImport:
             if spec.kind is InputKind.USER_INPUT:
                 value = node.meta.get("val")
                 if isinstance(value, torch.Tensor):
-                    dtype = from_torch(value.dtype, f"input {node.name}")
-                    env[node] = builder.input(node.name, table.shape(value.shape), dtype)
-                    arguments.append(Input(node.name))
+                    shape, where = table.shape(value.shape), f"input {node.name}"
+                    if value.is_complex():
+                        dtype = from_torch(REAL_OF[value.dtype], where)
+                        names = [f"{node.name}_{part}" for part in COMPLEX_PARTS]
+                        env[node] = Pair(*(builder.input(name, shape, dtype) for name in names))
+                        arguments.append(Container("complex", tuple(map(Input, names))))
+                    else:
+                        dtype = from_torch(value.dtype, where)
+                        env[node] = builder.input(node.name, shape, dtype)
+                        arguments.append(Input(node.name))
                 elif isinstance(value, torch.SymInt):
                     raise UnsupportedModel(
                         "an integer argument was declared dynamic",
@@ -235,10 +252,12 @@ class _ProgramImport:
         spec: Any,
         mutated: set[str],
         seen: dict[Any, Value],
-    ) -> Value:
+    ) -> Value | Pair:
         held = self.program.state_dict
         tensor = held[target] if target in held else self.program.constants[target]
         name = target.removeprefix(self.strip).lstrip(".")
+        if tensor.is_complex() and target not in mutated:
+            return self._complex_weight(builder, name, tensor)
         dtype = from_torch(tensor.dtype, name)
         lazy = LazyArray(tuple(tensor.shape), dtype, lambda: to_numpy(tensor))
         if target in mutated:
@@ -252,6 +271,16 @@ class _ProgramImport:
             self.weights[name] = lazy
             seen[key] = builder.weight(name, tuple(tensor.shape), dtype)
         return seen[key]
+
+    def _complex_weight(self, builder: Builder, name: str, tensor: torch.Tensor) -> Pair:
+        dtype, shape, values = from_torch(REAL_OF[tensor.dtype], name), tuple(tensor.shape), []
+        for part in COMPLEX_PARTS:
+            own = f"{name}.{part}"
+            self.weights[own] = LazyArray(
+                shape, dtype, lambda part=part: to_numpy(getattr(tensor, part))
+            )
+            values.append(builder.weight(own, shape, dtype))
+        return Pair(*values)
 
     # ---- results ---------------------------------------------------------------------------
 
@@ -278,6 +307,10 @@ class _ProgramImport:
                     where=str(spec.target),
                     fix="return tensors, numbers and containers of them",
                 )
+            elif isinstance(result, Pair):
+                parts = (Output(len(outputs)), Output(len(outputs) + 1))
+                leaves.append(Container("complex", parts))
+                outputs += [result.real, result.imag]
             elif isinstance(result, Value):
                 is_number = not isinstance(spec.arg, TensorArgument)
                 leaves.append(Output(len(outputs), is_number))

@@ -31,7 +31,8 @@ from ..ir.fork_lock import ForkLock
 from ..ir.signature import Tree
 from .containers import Results
 from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
-from .importer import HANDLERS, live_nodes, target_name
+from .fx_nodes import live_nodes, target_name
+from .importer import HANDLERS
 from .recurrent_hook import RECURRENT
 from .structural_copy import structural_copy
 
@@ -95,14 +96,7 @@ def graphs_of(program: ExportedProgram) -> Iterator[torch.fx.Graph]:
 
 
 # what torch leaves whole by default, and takes apart into operations of our table when asked
-_TAKEN_APART = (
-    torch.ops.aten.upsample_bilinear2d.vec,
-    torch.ops.aten.upsample_nearest2d.vec,
-    torch.ops.aten.tril_indices.default,
-    torch.ops.aten.triu_indices.default,
-    torch.ops.aten.dist.default,
-    torch.ops.aten._native_batch_norm_legit.no_stats,
-)
+_TAKEN_APART = (torch.ops.aten.tril_indices.default, torch.ops.aten.triu_indices.default)
 
 
 def functionalize(program: ExportedProgram) -> ExportedProgram:
@@ -112,12 +106,24 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
     """
     _alias_what_dropout_returns(program)
     table = torch.export.default_decompositions()
-    table.update(torch._decomp.get_decompositions(_TAKEN_APART))
+    table.update(_more_decompositions())
     for overload in list(table):
         if target_name(overload) in HANDLERS:
             del table[overload]
     with _tracing(), _explained():
         return program.run_decompositions(table)
+
+
+def _more_decompositions() -> dict[Any, Any]:
+    """Those of torch's that export leaves out: into ATen operations, and without random numbers."""
+    found = torch._decomp.get_decompositions(_TAKEN_APART)
+    for overload, function in torch._decomp.decomposition_table.items():
+        is_plain = isinstance(overload, torch._ops.OpOverload) and not overload._schema.is_mutable
+        # those of torch._refs end in torch's own primitives instead
+        if is_plain and function.__module__ == torch._decomp.decompositions.__name__:
+            if torch.Tag.nondeterministic_seeded not in overload.tags:
+                found[overload] = function
+    return found
 
 
 def _alias_what_dropout_returns(program: ExportedProgram) -> None:

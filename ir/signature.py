@@ -5,6 +5,7 @@ the model's own classes are at hand, `Container.take` and `make` lead from and t
 a named tuple is one of the same fields, and any other class a `Record`.
 """
 
+import sys
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,10 @@ import numpy as np
 
 from .errors import ShapeError, listed, shown
 
-# "mapping", "sequence" and "record" stand for any class of that nature, which `name` tells
-KINDS = ("tuple", "list", "dict", "namedtuple", "mapping", "sequence", "record")
+# "mapping", "sequence" and "record" stand for any class of that nature, which `name` tells;
+# "complex" for an array of complex numbers, whose parts are two arrays
+KINDS = ("tuple", "list", "dict", "namedtuple", "mapping", "sequence", "record", "complex")
+COMPLEX_PARTS = ("real", "imag")  # the parts, by what both NumPy and torch call them
 _EXACT = {"tuple": tuple, "list": list, "dict": dict}
 
 
@@ -230,6 +233,9 @@ def _parts(tree: Container, value: Any) -> Sequence[Any] | None:
             # in the same order: a module may go through them one after the other
             is_alike = isinstance(value, Mapping) and tuple(value) == tree.keys
             return list(value.values()) if is_alike else None
+        case "complex":
+            is_alike = is_array(value) and "complex" in str(value.dtype)
+            return [getattr(value, part) for part in COMPLEX_PARTS] if is_alike else None
     is_alike = isinstance(value, tuple | list) and len(value) == len(tree.parts)
     return value if is_alike else None
 
@@ -265,7 +271,20 @@ def _make(tree: Tree, outputs: Sequence[Any]) -> Any:
             return Record(zip(tree.keys, parts))
         case "dict" | "mapping":
             return dict(zip(tree.keys, parts))
+        case "complex":
+            return _joined(*parts)
     return parts
+
+
+def _joined(real: Any, imag: Any) -> Any:
+    """Complex numbers from their parts: a tensor of torch's from tensors, else a NumPy array."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(real, torch.Tensor):
+        return torch.complex(real, imag)
+    real, imag = (x if isinstance(x, np.ndarray) else x.numpy() for x in (real, imag))
+    whole = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
+    whole.real, whole.imag = real, imag
+    return whole
 
 
 @lru_cache(maxsize=64)

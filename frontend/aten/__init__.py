@@ -3,8 +3,10 @@
 from . import (
     activation,
     attention,
+    complex,
     contract,
     control,
+    elementary,
     index,
     logic,
     norm,

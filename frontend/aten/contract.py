@@ -36,8 +36,21 @@ def matmul(call: Call, x: Value, y: Value) -> Value:
 def _addmm(
     call: Call, bias: Value, x: Value, y: Value, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Value:
+    return _added(call, bias, matmul(call, x, y), beta, alpha)
+
+
+@handles("addbmm.default")
+def _addbmm(
+    call: Call, bias: Value, x: Value, y: Value, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> Value:
+    return _added(call, bias, call.b.sum(call.b.matmul(x, y), axes=(0,)), beta, alpha)
+
+
+def _added(call: Call, bias: Value, product: Value, beta: Scalar, alpha: Scalar) -> Value:
+    """beta * bias + alpha * product; what is integer takes whole factors, as torch cuts them."""
     b = call.b
-    product = matmul(call, x, y)
+    if call.dtype.is_integer:
+        beta, alpha = (int(x) if isinstance(x, float) else x for x in (beta, alpha))
     if alpha != 1:
         product = b.mul(product, call.parameter(alpha))
     if beta == 0:

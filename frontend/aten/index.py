@@ -7,6 +7,7 @@ import torch
 from ...ir import types
 from ...ir.dim import Dim, product
 from ...ir.graph import Value
+from ..declined import Refused
 from ..importer import Call, Declined, handles
 from .pointwise import Operand
 from .view import common_shape, interleaved, permute, unpermute
@@ -68,9 +69,9 @@ def _nonzero(call: Call, x: Value) -> Value:
         for symbol in call.node.meta.get("unbacked_bindings") or ():
             call.importer.table.bind(symbol.name, 0)
         return call.b.full(value=0, shape=(0, x.type.rank), dtype=types.i64)
-    names = call.importer.late_symbols(call.node)
+    names = call.importer.late_symbols(call.node, most=x.type.numel)
     if not names:
-        raise Declined("the module assumes how many places there are: compare sizes outside it")
+        raise Refused("the module assumes how many places there are: compare sizes outside it")
     call.importer.places[x] = call.b.nonzero(x, binds=names)
     return call.importer.places[x]
 
@@ -166,7 +167,7 @@ def _searchsorted(
     sorter: Value | None = None,
 ) -> Value:
     if sorter is not None:
-        raise Declined("searchsorted with a sorter")
+        boundaries = call.b.gather_elements(boundaries, sorter, axis=sorter.type.rank - 1)
     b, dtype = call.b, call.common_dtype(boundaries, x)
     row = call.value(boundaries, dtype)
     if row.type.rank > 1:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ir.graph import Value
+from ..declined import Refused
 from ..importer import Call, Declined, handles
 from ..nn import rnn
 from .view import part
@@ -47,7 +48,7 @@ def _layers(order: str, compute: Any) -> Any:
         batch_first: bool,
     ) -> tuple[Value, ...]:
         if train and dropout:
-            raise Declined("a recurrent layer with dropout is in train mode; call eval() on it")
+            raise Refused("a recurrent layer with dropout is in train mode; call eval() on it")
         b = call.b
         states = states if isinstance(states, tuple) else (states,)
         reverse = (False, True) if bidirectional else (False,)

@@ -161,14 +161,42 @@ def _index_put(
 def _put_where(
     call: Call, x: Value, indices: tuple[Value | None, ...], values: Value, accumulate: bool
 ) -> Value:
-    """x[mask] = value: a value each would have to be counted out."""
+    """x[mask] = values: the same everywhere, or one for each true element in turn."""
     mask, *others = (index for index in indices if index is not None)
-    if others or indices[0] is None or values.type.rank > x.type.rank - mask.type.rank:
-        raise Declined("writing by a mask where its true elements are counted out; use where")
+    if others or indices[0] is None:
+        raise Declined("writing by a mask beside other indices")
+    rest = x.shape[mask.type.rank :]
     mask = call.value(mask, types.bool_)
-    mask = call.reshape(mask, (*mask.shape, *(1,) * (x.type.rank - mask.type.rank)))
+    if values.type.rank > len(rest):
+        rows = call.broadcast(values, (values.shape[0], *rest))
+        values = _counted_out(call, mask, rows)
+    mask = call.reshape(mask, (*mask.shape, *(1,) * len(rest)))
     put = call.b.add(x, values) if accumulate else call.broadcast(values, x.shape)
     return call.b.where(call.broadcast(mask, common_shape(mask.shape, x.shape)), put, x)
+
+
+def _counted_out(call: Call, mask: Value, rows: Value) -> Value:
+    """rows[i] where the i-th true element of the mask is, some row elsewhere."""
+    b = call.b
+    flat = call.reshape(mask, (mask.type.numel,))
+    count = b.cumsum(call.value(flat, types.i64), axis=0)
+    place = b.where(flat, b.sub(count, call.value(1, types.i64)), call.value(0, types.i64))
+    if not call.facts.proved_le(1, rows.shape[0]):  # then there is none to put elsewhere
+        rows = b.pad(rows, axis=0, before=0, after=1, value=0)
+    return b.gather(rows, call.reshape(place, mask.shape), axis=0)
+
+
+@handles("masked_scatter.default", may_fail=True)
+def _masked_scatter(call: Call, x: Value, mask: Value, source: Value) -> Value:
+    mask = call.broadcast(mask, x.shape)
+    rows = call.reshape(source, (source.type.numel,))
+    return call.b.where(mask, _counted_out(call, mask, rows), x)
+
+
+@handles("put.default", may_fail=True)
+def _put_flat(call: Call, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    flat = call.reshape(x, (x.type.numel,))
+    return call.reshape(_index_put(call, flat, (index,), source, accumulate), x.shape)
 
 
 @handles("histc.default")

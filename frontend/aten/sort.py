@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from ...ir import types
 from ...ir.dim import Dim, floordiv, maximum, minimum
 from ...ir.errors import ShapeError
 from ...ir.graph import Value
@@ -68,6 +69,27 @@ def _median_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[
     is_nan = b.isnan(top)  # of the row: its median is one
     where = b.argmax(x, axis=axis, keepdims=keepdim)
     return b.where(is_nan, top, value), b.where(is_nan, where, place)
+
+
+@handles("nanmedian.dim", of_numbers=True)
+def _nanmedian_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The median of what is a number; NaN is last in order, so the first of its rank are not."""
+    if not x.dtype.is_float:
+        return _median_dim(call, x, dim, keepdim)
+    b, axis = call.b, dim % x.type.rank
+    ordered, places = b.sort(x, axis=axis, descending=False)
+    present = call.value(b.not_(b.isnan(x)), types.i64)
+    last = b.sub(b.sum(present, axes=(axis,), keepdims=True), call.value(1, types.i64))
+    rank = b.maximum(b.floordiv(last, call.value(2, types.i64)), call.value(0, types.i64))
+    found = tuple(b.gather_elements(v, rank, axis=axis) for v in (ordered, places))
+    if keepdim:
+        return found
+    return tuple(call.reshape(v, (*x.shape[:axis], *x.shape[axis + 1 :])) for v in found)
+
+
+@handles("nanmedian.default", of_numbers=True)
+def _nanmedian(call: Call, x: Value) -> Value:
+    return _nanmedian_dim(call, call.reshape(x, (x.type.numel,)), 0)[0]
 
 
 @handles("median.default", of_numbers=True)

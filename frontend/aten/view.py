@@ -6,8 +6,9 @@ from ...ir.dim import Dim, Expr, ceildiv, floordiv, maximum, minimum, mod
 from ...ir.errors import ShapeError
 from ...ir.graph import Value
 from ...ir.op import broadcast_shapes
-from ...ir.types import Shape
-from ..importer import Call, Declined, handles
+from ...ir.types import Shape, i64
+from ..declined import Refused
+from ..importer import Call, handles
 
 LAST = 2**63 - 1  # how ATen writes "to the end"
 
@@ -43,7 +44,7 @@ def _squeeze(call: Call, x: Value, dim: int | tuple[int, ...] | None = None) -> 
         size = x.shape[axis]
         # torch keeps an axis that is not 1; with size 1 in range the result's rank would vary
         if isinstance(size, Expr) and not call.facts.proved_ne(size, 1):
-            raise Declined(f"squeeze of an axis of size {size}, which may be 1 or not")
+            raise Refused(f"squeeze of an axis of size {size}, which may be 1 or not")
     return call.reshape(x, call.shape)
 
 
@@ -170,7 +171,7 @@ def _split(call: Call, x: Value, width: Dim, dim: int = 0) -> list[Value]:
     axis = dim % x.type.rank
     size, count = x.shape[axis], len(call.expected)
     if not call.facts.proved_eq(ceildiv(size, width), count):
-        raise Declined(f"an axis of {size} in parts of {width}: how many depends on the size")
+        raise Refused(f"an axis of {size} in parts of {width}: how many depends on the size")
     return _split_sizes(call, x, width, dim)
 
 
@@ -180,7 +181,7 @@ def _chunk(call: Call, x: Value, chunks: int, dim: int = 0) -> list[Value]:
     size = x.shape[axis]
     # torch makes fewer chunks when rounding up the width leaves nothing for the last ones
     if isinstance(size, Expr) and floordiv(size, chunks) * chunks != size:
-        raise Declined(f"an axis of {size} in {chunks} chunks: how many depends on the size")
+        raise Refused(f"an axis of {size} in {chunks} chunks: how many depends on the size")
     return _split_sizes(call, x, chunks, dim)
 
 
@@ -197,6 +198,40 @@ def _unfold(call: Call, x: Value, dim: int, size: int, step: int) -> Value:
     if x.type.rank == 0:
         return call.broadcast(call.reshape(x, (1,)), call.shape)
     return call.b.window(x, axis=dim % x.type.rank, size=size, step=step)
+
+
+def _strided(call: Call, x: Value, shape: Shape, stride: tuple[Dim, ...], offset: Dim) -> Value:
+    """Where in x's memory, which torch has to hold x alone, elements of such a view lie."""
+    traced = call.node.args[0].meta["val"]
+    if not traced.is_contiguous() or traced.storage_offset() != 0:
+        raise Refused("a view of memory that its operand is a part of")
+    b, at = call.b, call.value(offset, i64)
+    for axis, (count, step) in enumerate(zip(shape, stride)):
+        along = b.mul(b.iota(length=count, dtype=i64), call.value(step, i64))
+        at = b.add(at, call.reshape(along, (count, *(1,) * (len(shape) - 1 - axis))))
+    return call.broadcast(at, shape)
+
+
+@handles("as_strided.default", "as_strided_copy.default", may_fail=True)
+def _as_strided(
+    call: Call, x: Value, size: Any, stride: tuple[Dim, ...], storage_offset: Dim | None = None
+) -> Value:
+    at = _strided(call, x, call.shape, stride, storage_offset or 0)
+    return call.b.gather(call.reshape(x, (x.type.numel,)), at, axis=0)
+
+
+@handles("as_strided_scatter.default", may_fail=True)
+def _as_strided_scatter(
+    call: Call,
+    x: Value,
+    source: Value,
+    size: Any,
+    stride: tuple[Dim, ...],
+    storage_offset: Dim | None = None,
+) -> Value:
+    at = _strided(call, x, source.shape, stride, storage_offset or 0)
+    flat = call.reshape(x, (x.type.numel,))
+    return call.reshape(call.b.scatter(flat, at, call.value(source, x.dtype), axis=0), x.shape)
 
 
 # ---- joins ---------------------------------------------------------------------------------

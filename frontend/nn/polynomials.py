@@ -1,0 +1,66 @@
+"""Chebyshev polynomials of four kinds, whose degree is a value: from angles, in float64.
+
+With x = cos t they are cos(n t), sin((n + 1) t) / sin t, and of half angles; beyond [-1, 1] t is
+imaginary, and the hyperbolic functions take the place of the circular ones.
+"""
+
+from collections.abc import Callable
+
+from ...ir.builder import Builder
+from ...ir.graph import Value
+from ...ir.types import f64
+from .elementary import acos, acosh, cosh, sinh
+from .formula import Number, computed
+
+
+def chebyshev(b: Builder, kind: str, x: Value, degree: Value, *, shifted: bool = False) -> Value:
+    """The polynomial of `kind` (t, u, v, w) in x, in 2 x - 1 where shifted; 0 below degree 0."""
+    kinds = {"t": _t, "u": _u, "v": _v, "w": _w}
+    return computed(b, lambda x, n: _of(kinds[kind], x, n, shifted), (x, degree), f64)
+
+
+def _of(kind: Callable[..., Number], x: Number, n: Number, shifted: bool) -> Number:
+    x, n = (2.0 * x - 1.0 if shifted else x), n.trunc()
+    size = abs(x)
+    turn, growth = acos(x), acosh(size)
+    is_odd = n - 2.0 * (0.5 * n).floor() == 1.0
+    sign = ((x < 0.0) & is_odd).where(-1.0, 1.0)
+    value = kind(n, x, turn, growth, size, sign)
+    return (n < 0.0).where(0.0, value)
+
+
+def _t(n: Number, x: Number, turn: Number, growth: Number, size: Number, sign: Number) -> Number:
+    return (size <= 1.0).where((n * turn).cos(), sign * cosh(n * growth))
+
+
+def _u(n: Number, x: Number, turn: Number, growth: Number, size: Number, sign: Number) -> Number:
+    inside = ((n + 1.0) * turn).sin() / turn.sin()
+    outside = sign * sinh((n + 1.0) * growth) / sinh(growth)
+    return (size == 1.0).where(sign * (n + 1.0), (size < 1.0).where(inside, outside))
+
+
+def _v(n: Number, x: Number, turn: Number, growth: Number, size: Number, sign: Number) -> Number:
+    return _halves(n, turn, growth, size, sign, x > 0.0, "cos")
+
+
+def _w(n: Number, x: Number, turn: Number, growth: Number, size: Number, sign: Number) -> Number:
+    return _halves(n, turn, growth, size, sign, x < 0.0, "sin")
+
+
+def _halves(
+    n: Number,
+    turn: Number,
+    growth: Number,
+    size: Number,
+    sign: Number,
+    is_even: Number,
+    circular: str,
+) -> Number:
+    """Ratios of (n + 1/2) angles to half angles; `is_even` where cosh takes circular's place."""
+    middle = n + 0.5
+    inside = middle.apply(circular, middle * turn) / middle.apply(circular, 0.5 * turn)
+    even = cosh(middle * growth) / cosh(0.5 * growth)
+    odd = sinh(middle * growth) / sinh(0.5 * growth)
+    at_one = is_even.where(1.0, 2.0 * n + 1.0)
+    outside = is_even.where(even, odd)
+    return (size == 1.0).where(sign * at_one, (size < 1.0).where(inside, sign * outside))
