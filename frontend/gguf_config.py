@@ -5,7 +5,7 @@ llama.cpp's that stands beside it, never by the config class's own default.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir.errors import CheckpointError, listed, told
@@ -14,6 +14,9 @@ from .gguf_keys import FIELDS, model_problems
 
 ROPE_FACTORS = "rope_freqs.weight"  # divisors of the rotary frequencies (Llama 3.1 and later)
 _LONG_FACTORS = "rope_factors_"  # two sets of divisors, chosen by the length of the context
+
+
+REQUIRED = object()
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,31 @@ class Architecture:
     softcaps: tuple[float | None, float | None] = (None, None)  # of attention, of logits
     large: int | None = None  # layers of the size whose attention scale is another
     rotates_part: bool = False  # of a head
-    biased: bool = False  # the config says whether projections have biases
+    biased: tuple[str, ...] = ()  # what the config says has biases: see `_BIASES`
+    # keys that others may not state -> the field that each is, and what it is where the key is
+    # missing or 0: a number, REQUIRED, or None for 1/sqrt(head_dim)
+    numbers: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    flags: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # keys and the values read
+    layout: str = ""  # the architecture whose tensors lie alike, where transformers lacks this one
 
 
 _SILU = {"hidden_act": "silu"}
 _QWEN = {**_SILU, "use_sliding_window": False, "sliding_window": None}
 _GELU = {"hidden_activation": "gelu_pytorch_tanh", "use_bidirectional_attention": False}
+
+_GRANITE = {
+    "embedding_scale": ("embedding_multiplier", 1.0),
+    "residual_scale": ("residual_multiplier", 1.0),
+    "logit_scale": ("logits_scaling", REQUIRED),
+    "attention.scale": ("attention_multiplier", None),
+}
+# fields of configs, and a tensor that is there where they hold
+_BIASES = {
+    "attention_bias": "blk.0.attn_q.bias",
+    "attention_out_bias": "blk.0.attn_output.bias",
+    "mlp_bias": "blk.0.ffn_gate.bias",
+}
+_QKV, _BOTH = ("attention_bias",), ("attention_bias", "mlp_bias")
 
 # the tokenizer's business; as a padding token the module would clear a row
 _NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -40,22 +62,41 @@ _NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 # Architectures whose tensors map one to one onto parameters. Mixture-of-experts files stack and
 # interleave experts; they are refused, not half read.
 ARCHITECTURES = {
-    "llama": Architecture("llama", _SILU, biased=True),
+    "llama": Architecture("llama", _SILU, biased=_BOTH),
     "qwen2": Architecture("qwen2", _QWEN),
-    "qwen3": Architecture("qwen3", _QWEN, biased=True),
+    "qwen3": Architecture("qwen3", _QWEN, biased=_QKV),
+    "olmo2": Architecture("olmo2", _SILU, biased=_QKV),
+    "seed_oss": Architecture("seed_oss", _SILU, biased=tuple(_BIASES)),
+    # granite.cpp: without rotary embedding where the flag says so
+    "granite": Architecture(
+        "granite",
+        _SILU,
+        biased=_BOTH,
+        numbers=_GRANITE,
+        flags={"rope.scaling.finetuned": (True,)},
+        layout="llama",
+    ),
+    "gemma": Architecture(
+        "gemma",
+        {"hidden_act": "gelu_pytorch_tanh", "use_bidirectional_attention": False},
+        biased=_QKV,
+        layout="gemma2",
+    ),
     "phi3": Architecture("phi3", _SILU, rotates_part=True),
     # llama-hparams.h and gemma2.cpp: the caps and the window that Gemma 2 files may leave out
-    "gemma2": Architecture("gemma2", _GELU, 4096, 2, (50.0, 30.0), large=46, biased=True),
-    "gemma3": Architecture("gemma3_text", _GELU, None, 6, large=62, biased=True),
+    "gemma2": Architecture("gemma2", _GELU, 4096, 2, (50.0, 30.0), large=46, biased=_QKV),
+    "gemma3": Architecture("gemma3_text", _GELU, None, 6, large=62, biased=_QKV),
 }
 
 
 class _Facts:
     """The metadata of one model, with everything that is wrong with it collected."""
 
-    def __init__(self, file: GGUFFile):
+    def __init__(self, file: GGUFFile, known: Architecture):
         self.file, self.metadata, self.prefix = file, file.metadata, f"{file.architecture}."
-        self.problems = model_problems(file.metadata, file.architecture)
+        self.problems = model_problems(
+            file.metadata, file.architecture, known.numbers.keys(), known.flags
+        )
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.metadata.get(self.prefix + name, default)
@@ -111,15 +152,16 @@ def config_fields(file: GGUFFile) -> tuple[str, dict[str, Any]]:
             facts=f"architectures read: {', '.join(sorted(ARCHITECTURES))}",
             fix="load it in transformers and pass the module, or give its safetensors folder",
         )
-    facts = _Facts(file)
+    facts = _Facts(file, known)
     sizes = _sizes(facts)
     facts.raise_problems()  # what follows computes with them
     fields = {**known.fields, **sizes, **_NO_TOKENS}
     fields["tie_word_embeddings"] = "output.weight" not in file.tensors  # as llama.cpp does
-    if known.biased:
-        fields["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
-    if file.architecture == "llama":
-        fields["mlp_bias"] = "blk.0.ffn_gate.bias" in file.tensors
+    fields |= {name: _BIASES[name] in file.tensors for name in known.biased}
+    for key, (name, missing) in known.numbers.items():
+        fields[name] = facts.number(key, 0.0) or missing or fields["head_dim"] ** -0.5
+        if fields[name] is REQUIRED:
+            facts.refuse(key, "missing or 0")
     _add_window(facts, known, fields)
     _add_scale(facts, known, fields)
     _add_rotary(facts, known, fields)
@@ -225,7 +267,8 @@ def _add_scale(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> No
             key = f"{name}_logit_softcapping"
             fields[key] = facts.number(key, default or 0.0) or None
         return
-    if stated and abs(stated * head_dim**0.5 - 1) > 1e-5:
+    is_read = "attention.scale" in known.numbers
+    if stated and not is_read and abs(stated * head_dim**0.5 - 1) > 1e-5:
         facts.refuse("attention.scale", f"models of this architecture use 1/sqrt({head_dim})")
     for name in ("attn_logit_softcapping", "final_logit_softcapping"):
         if facts.number(name, 0.0):

@@ -7,7 +7,7 @@ and what llama.cpp's loader does with each (llama-model.cpp `load_hparams`, src/
 the file and are not looked at, but for those in `NEUTRAL_GENERAL`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Any
 
@@ -107,11 +107,20 @@ TOKENIZER_NEUTRAL: dict[str, tuple[Any, ...]] = {
 TEMPLATES = "tokenizer.chat_template."  # and a name
 
 
-def model_problems(metadata: Mapping[str, Any], arch: str) -> list[str]:
-    """What the metadata of a model states that we neither honour nor can leave out."""
+def model_problems(
+    metadata: Mapping[str, Any],
+    arch: str,
+    honoured: Collection[str] = (),
+    flags: Mapping[str, tuple[Any, ...]] = {},
+) -> list[str]:
+    """What the metadata of a model states that we neither honour nor can leave out.
+
+    `honoured`: keys that this architecture has; `flags`: keys of which it has these values only.
+    """
     prefix = f"{arch}."
+    neutral = {k: v for k, v in NEUTRAL.items() if k not in honoured} | dict(flags)
     problems = _stated_otherwise(metadata, NEUTRAL_GENERAL)
-    problems += _stated_otherwise(metadata, {prefix + k: v for k, v in NEUTRAL.items()})
+    problems += _stated_otherwise(metadata, {prefix + k: v for k, v in neutral.items()})
     known = {*FIELDS, *RULED, *HARMLESS, *NEUTRAL}
     for key, value in metadata.items():
         name = key.removeprefix(prefix)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir.errors import CheckpointError, listed
 from .gguf import GGUFFile
-from .gguf_config import ROPE_FACTORS
+from .gguf_config import ARCHITECTURES, ROPE_FACTORS
 
 
 def map_weights(
@@ -24,7 +24,8 @@ def map_weights(
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
     arch = file.architecture
-    processor = TENSOR_PROCESSORS.get(arch, TensorProcessor)(config=config.to_dict())
+    alike = ARCHITECTURES[arch].layout or arch
+    processor = TENSOR_PROCESSORS.get(alike, TensorProcessor)(config=config.to_dict())
     names = _gguf_names(arch, config.num_hidden_layers, parameters)
     missing = [f"{hf} ({gguf})" for gguf, hf in names.items() if gguf not in file.tensors]
     missing += sorted(set(parameters) - set(names.values()))

@@ -21,12 +21,13 @@ NAMES = {
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-GEMMA = {
-    **NAMES,
-    "post_attention_layernorm": "post_attention_norm",
+POST = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
+BETWEEN = {
+    **POST,
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+OTHERS = {"gemma2": BETWEEN, "gemma3": BETWEEN, "olmo2": BETWEEN, "seed_oss": POST}
 EPS = float(np.float32(1e-5))
 VOCAB = 40
 
@@ -66,6 +67,8 @@ def facts_of(config, arch):
     }
     facts = {f"{arch}.{name}": ("u32", value) for name, value in numbers.items()}
     facts[f"{arch}.attention.layer_norm_rms_epsilon"] = ("f32", config.rms_norm_eps)
+    if arch == "granite":
+        facts["granite.logit_scale"] = ("f32", config.logits_scaling)
     return {"general.architecture": ("str", arch), **facts}
 
 
@@ -74,7 +77,7 @@ def tensors_of(model, arch):
     config, tensors = model.config, {}
     state = {name: p.detach().numpy() for name, p in model.named_parameters()}
     whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    names = GEMMA if "gemma" in arch else NAMES
+    names = OTHERS.get(arch, NAMES)
     for full, array in state.items():
         stem, _, suffix = full.rpartition(".")
         if stem in whole:
@@ -82,7 +85,7 @@ def tensors_of(model, arch):
         else:
             layer, _, part = stem.removeprefix("model.layers.").partition(".")
             name = f"blk.{layer}.{names[part]}"
-            if arch == "llama" and names[part] in ("attn_q", "attn_k"):
+            if arch in ("llama", "granite") and names[part] in ("attn_q", "attn_k"):
                 q = names[part] == "attn_q"
                 heads = config.num_attention_heads if q else config.num_key_value_heads
                 split = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])

@@ -97,6 +97,31 @@ SAMPLES = {
     ),
     "qwen2": ("qwen2", "qwen2", {}, {"attention.sliding_window": ("u32", 64)}),
     "qwen3": ("qwen3", "qwen3", {"head_dim": 12}, {"attention.key_length": ("u32", 12)}),
+    "olmo2": ("olmo2", "olmo2", {}, {}),
+    "seed_oss": ("seed_oss", "seed_oss", HEAD, KEY8),
+    "gemma": ("gemma", "gemma", {"head_dim": 12}, {"attention.key_length": ("u32", 12)}),
+    "granite": (
+        "granite",
+        "granite",
+        {"logits_scaling": 4.0, "attention_multiplier": 8**-0.5},
+        {},
+    ),
+    "granite with its numbers": (
+        "granite",
+        "granite",
+        {
+            "logits_scaling": 0.5,
+            "attention_multiplier": 0.25,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.75,
+        },
+        {
+            "attention.scale": ("f32", 0.25),
+            "embedding_scale": ("f32", 3.0),
+            "residual_scale": ("f32", 0.75),
+            "rope.scaling.finetuned": ("bool", True),
+        },
+    ),
     "phi3": ("phi3", "phi3", {"sliding_window": 5}, {"attention.sliding_window": ("u32", 5)}),
     "phi3, a part rotated": (
         "phi3",
@@ -211,7 +236,7 @@ _IDLE = set(
     "transformers_version architectures output_hidden_states return_dict dtype id2label label2id "
     "chunk_size_feed_forward is_encoder_decoder problem_type initializer_range use_cache "
     "pretraining_tp attention_dropout _name_or_path model_type output_attentions resid_pdrop "
-    "embd_pdrop layer_types max_window_layers _sliding_window_pattern".split()
+    "embd_pdrop residual_dropout layer_types max_window_layers _sliding_window_pattern".split()
 )
 
 
@@ -267,6 +292,19 @@ def test_no_field_is_left_to_the_default_of_the_config_class(tmp_path, arch):
 def test_what_is_stated_and_not_read_is_refused_by_name(tmp_path, facts, message):
     with pytest.raises(CheckpointError, match=message):
         config_of(tmp_path, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"logit_scale": ("f32", 0.0)}, r"granite\.logit_scale is 0\.0: missing or 0"),
+        ({"rope.scaling.finetuned": ("bool", False)}, r"finetuned is False, only True is read"),
+        ({"attention.clamp_kqv": ("f32", 8.0)}, r"clamp_kqv is 8\.0, only 0"),
+    ],
+)
+def test_numbers_of_one_architecture_are_checked(tmp_path, facts, message):
+    with pytest.raises(CheckpointError, match=message):
+        config_of(tmp_path, "granite", "granite", facts)
 
 
 def test_facts_without_sense(tmp_path):
