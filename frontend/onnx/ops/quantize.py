@@ -1,0 +1,118 @@
+"""Quantized models: numbers as integers (QDQ), and operators of integers (QOperator)."""
+
+from functools import partial
+
+from ....ir import types
+from ....ir.graph import Value
+from ....ir.types import DType
+from ...declined import Declined
+from ...nn import quantize
+from ..rows import MICROSOFT, Call, onnx_op
+from ..tensors import dtype_of_element
+from .contract import matmul
+
+
+@onnx_op("QuantizeLinear")
+@onnx_op("QuantizeLinear", domain=MICROSOFT)
+def _quantize(
+    call: Call,
+    x: Value,
+    scale: Value,
+    zero: Value | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> Value:
+    dtype = zero.dtype if zero is not None else types.u8
+    dtype = dtype_of_element(output_dtype) if output_dtype else dtype
+    if dtype.is_float and not saturate:
+        raise Declined(f"quantization to {dtype} that does not saturate")
+    return quantize.quantize(
+        call.b,
+        x,
+        scale,
+        zero,
+        dtype=dtype,
+        axis=axis,
+        block=block_size,
+        precision=dtype_of_element(precision) if precision else None,
+    )
+
+
+@onnx_op("DequantizeLinear")
+@onnx_op("DequantizeLinear", domain=MICROSOFT)
+def _dequantize(
+    call: Call,
+    codes: Value,
+    scale: Value,
+    zero: Value | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Value:
+    dtype = dtype_of_element(output_dtype) if output_dtype else scale.dtype
+    options = {"dtype": dtype, "axis": axis, "block": block_size}
+    return quantize.dequantize(call.b, codes, scale, zero, **options)
+
+
+@onnx_op("DynamicQuantizeLinear")
+def _quantize_dynamically(call: Call, x: Value) -> tuple[Value, Value, Value]:
+    return quantize.quantize_dynamically(call.b, x)
+
+
+# ---- products --------------------------------------------------------------------------------
+
+
+def integer_product(
+    call: Call, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None
+) -> Value:
+    """(x - x_zero) @ (w - w_zero) as i32, where sums wrap.
+
+    A zero point is one number, or a vector: one number for each row of x, each column of w.
+    """
+    b = call.b
+    x_axis = max(x.type.rank - 2, 0)
+    left = quantize.centered(b, x, x_zero, axis=x_axis)
+    right = quantize.centered(b, w, w_zero, axis=-1)
+    return matmul(call, left, right)
+
+
+@onnx_op("MatMulInteger")
+def _matmul_integer(
+    call: Call, x: Value, w: Value, x_zero: Value | None = None, w_zero: Value | None = None
+) -> Value:
+    return integer_product(call, x, w, x_zero, w_zero)
+
+
+@onnx_op("QLinearMatMul")
+def _qlinear_matmul(
+    call: Call,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value | None,
+    w: Value,
+    w_scale: Value,
+    w_zero: Value | None,
+    scale: Value,
+    zero: Value | None = None,
+) -> Value:
+    sums = integer_product(call, x, w, x_zero, w_zero)
+    spread = partial(quantize.spread, call.b)
+    rows = spread(x_scale, sums.type, max(sums.type.rank - 2, 0))
+    factor = call.b.mul(rows, spread(w_scale, sums.type, -1))
+    return rescaled(call, sums, factor, scale, zero, x.dtype)
+
+
+def rescaled(
+    call: Call, sums: Value, factor: Value, scale: Value, zero: Value | None, dtype: DType
+) -> Value:
+    """Sums * factor / scale as codes of the zero point's dtype."""
+    scale = call.cast(quantize.spread(call.b, scale, sums.type, 1), types.f32)
+    factor = call.b.div(call.cast(factor, types.f32), scale)
+    shared = None if zero is None else quantize.spread(call.b, zero, sums.type, 1)
+    dtype = dtype if zero is None else zero.dtype
+    return quantize.requantize(call.b, sums, factor, shared, dtype=dtype)
