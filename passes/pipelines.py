@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from ..ir.types import DType
 from .canonicalize import Canonicalize
+from .channels_last import ChannelsLast
 from .common_subexpressions import CommonSubexpressions
 from .dead_code import DeadCode
 from .decompose import Decompose
+from .fold_batch_norm import FoldBatchNorm
 from .fold_constants import FoldConstants
 from .fuse_attention import FuseAttention
 from .fuse_gated_mlp import FuseGatedMlp
@@ -66,7 +68,12 @@ def lower(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
 
 def dense(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
     """A module as it is: `tilewright.compile`."""
-    return (*recognize(), *lower(weight_dtype))
+    return (
+        *recognize(),
+        FoldBatchNorm(),
+        ChannelsLast(),  # once convolutions have what they will be
+        *lower(weight_dtype),
+    )
 
 
 def language_model(

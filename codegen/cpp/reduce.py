@@ -12,6 +12,7 @@ from ..loops import Axis, Load, LoopKernel, Reduce, Reduction
 from . import dims
 from .combine import combine_struct
 from .elements import Scope, decode, stored_type, value_type
+from .reduce_columns import columns_of, emit_columns
 from .sweep import buffer_sink, store_sink, sweep
 
 # (function, identity, whether the index is wanted) -> the state for it; others fold one by one
@@ -29,12 +30,14 @@ _STATE_BYTES = 32  # room of one state; checked by the compiler
 
 def emit_reduce(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
     """A function that computes the part."""
+    if columns_of(part) is not None:
+        return emit_columns(kernel, part, name)
     return _Emitter(kernel, part, name).lines()
 
 
 def reduce_scratch(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
     """What a long row's chunks leave."""
-    if not has_chunks(part):
+    if columns_of(part) is not None or not has_chunks(part):
         return []
     return [
         f"const int64_t chunks = ({dims.text(part.axis.extent)} + {CHUNK - 1}) / {CHUNK};",

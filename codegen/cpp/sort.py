@@ -2,11 +2,11 @@
 
 from ...ir.dim import product
 from ...ir.types import bool_
-from ..loops import LoopKernel
+from ..loops import Element, LoopKernel
 from ..templates.sort import Sort
 from . import dims
 from .elements import Scope, decode
-from .sweep import Sink, store_sink, sweep
+from .sweep import store_sink, sweep, value_sink
 
 HEAP_SHARE = 8  # the first of a row are picked out where they are at most this part of it
 
@@ -18,8 +18,8 @@ def emit_sort(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
     order = "true" if part.is_descending else "false"
     key, place = _types(part)
 
-    def fill(scope: Scope) -> None:
-        value = scope.emit(part.value)
+    def fill(scope: Scope, element: Element) -> None:
+        value = scope.emit(element)
         scope.write(f"all[{axis}] = {{tw_key<{order}>({_keyed(scope, part, value)}), (I){axis}}};")
 
     with scope.function(name):
@@ -39,7 +39,7 @@ def emit_sort(kernel: LoopKernel, part: Sort, name: str) -> list[str]:
         head = "for (int64_t row = first; row < last; ++row) {"
         with scope.block(head, known=(a.name for a in part.rows)):
             scope.write(*decode(part.rows, "row"))
-            sweep(scope, part.axis.name, "lo", "hi", [Sink((part.value,), fill)])
+            sweep(scope, part.axis.name, "lo", "hi", [value_sink(part.value, fill)])
             scope.write(
                 "if (wide) tw_barrier(team);",
                 "const Item* const found = picks",

@@ -5,13 +5,28 @@ loop. What is left (conditions through division, or too many) is decided element
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
-from ...ir.dim import Dim, floordiv, substitute, symbol, symbols_of
-from ...ir.indexing import coefficient_of
+from ...ir.dim import (
+    CALLS,
+    Atom,
+    Dim,
+    DimCall,
+    Expr,
+    ceildiv,
+    floordiv,
+    map_atoms,
+    mod,
+    substitute,
+    symbol,
+    symbols_of,
+)
+from ...ir.indexing import calls_of, coefficient_of
 from ...ir.types import DType
-from ..elements import children
-from ..loops import Element, Select, Store
+from ..elements import children, mapped, walk
+from ..loops import Element, Load, Select, Store
+from . import dims
 from .elements import Scope
 from .scalars import convert
 
@@ -24,27 +39,137 @@ class Sink:
 
     elements: tuple[Element, ...]
     write: Callable[[Scope], None]
+    over: Callable[[Callable[[Dim], Dim]], "Sink"]  # the same sink, its dims rewritten
     guard: Element | None = None
 
 
 def store_sink(store: Store) -> Sink:
     """The sink of a plain store."""
     inner = tuple(element for _, element in store.indirect)
-    return Sink((store.value, *inner), lambda scope: scope.store(store), store.guard)
+
+    def over(dim: Callable[[Dim], Dim]) -> Sink:
+        def of(element: Element) -> Element:
+            return mapped(element, lambda e: e, dim)
+
+        return store_sink(
+            replace(
+                store,
+                offset=dim(store.offset),
+                value=of(store.value),
+                indirect=tuple((name, of(element)) for name, element in store.indirect),
+                guard=None if store.guard is None else of(store.guard),
+            )
+        )
+
+    return Sink((store.value, *inner), lambda scope: scope.store(store), over, store.guard)
 
 
 def buffer_sink(place: str, element: Element, dtype: DType) -> Sink:
     """`place`, of a buffer of `dtype`, = the element."""
 
-    def write(scope: Scope) -> None:
+    def write(scope: Scope, element: Element) -> None:
         value = convert(scope.emit(element), scope.decided(element).dtype, dtype)
         scope.write(f"{place} = {value};")
 
-    return Sink((element,), write)
+    return value_sink(element, write)
+
+
+def value_sink(element: Element, write: Callable[[Scope, Element], None]) -> Sink:
+    """What `write` does with the element."""
+    return Sink(
+        (element,),
+        lambda scope: write(scope, element),
+        lambda dim: value_sink(mapped(element, lambda e: e, dim), write),
+    )
 
 
 def sweep(scope: Scope, axis: str, lo: str, hi: str, sinks: Sequence[Sink]) -> None:
-    """for axis in [lo, hi): the sinks. One loop for each distinct guard."""
+    """for axis in [lo, hi): the sinks. One loop for each distinct guard.
+
+    Where loads wrap around along the axis (an axis that is several axes of a view), each run
+    between is swept by itself.
+    """
+    width = _run(axis, [e for sink in sinks for e in sink.elements])
+    if width is None:
+        _sweep(scope, axis, lo, hi, sinks)
+        return
+    run, place = f"{axis}_run", f"{axis}_in"
+    scope.axes |= {run, place}
+    scope.facts.declare(run, ceildiv(scope.facts.extents[axis], width))
+    scope.facts.declare(place, width)
+    parted = [sink.over(lambda dim: _parted(dim, axis, width, run, place)) for sink in sinks]
+    first, last = f"({lo}) / {width}", f"(({hi}) + {width - 1}) / {width}"
+    with scope.loop(run, first, last):
+        before, start, stop = (scope.fresh(stem) for stem in ("before", "start", "stop"))
+        scope.write(
+            f"const int64_t {before} = {dims.name(run)} * {width};",
+            f"const int64_t {start} = tw_greater(({lo}) - {before}, 0);",
+            f"const int64_t {stop} = tw_lesser(({hi}) - {before}, {width});",
+        )
+        whole = (axis, f"{before} + {dims.name(place)}")
+        _sweep(scope, place, start, stop, parted, whole)
+
+
+def _run(axis: str, elements: Sequence[Element]) -> int | None:
+    """The length of the runs of an axis between the places where loads wrap around; None: no such.
+
+    Every quotient by which the axis is divided is one number all through a run.
+    """
+    loads = [item for e in elements for item in walk(e) if isinstance(item, Load)]
+    wraps = {c.op for load in loads for c in _calls(load.offset) if c.args[0] == symbol(axis)}
+    if "mod" not in wraps:
+        return None
+    divisors = {
+        c.args[1]
+        for e in elements
+        for item in walk(e)
+        if isinstance(item, Expr)
+        for c in _calls(item)
+        if c.args[0] == symbol(axis) and c.op in ("mod", "floordiv")
+    }
+    if not all(isinstance(divisor, int) for divisor in divisors):
+        return None
+    width = gcd(*divisors)
+    return width if width > 1 else None
+
+
+def _calls(dim: Dim) -> Iterator[DimCall]:
+    """The calls in a dim, and those in their arguments."""
+    for call in calls_of(dim):
+        yield call
+        for arg in call.args:
+            yield from _calls(arg)
+
+
+def _parted(dim: Dim, axis: str, width: int, run: str, place: str) -> Dim:
+    """`dim` in terms of the number of a run and the place in it."""
+    if axis not in symbols_of(dim):
+        return dim
+
+    def part(atom: Atom) -> Dim:
+        if atom == axis:
+            return symbol(run) * width + symbol(place)
+        if isinstance(atom, str):
+            return symbol(atom)
+        if atom.args[0] == symbol(axis) and atom.op in ("mod", "floordiv"):
+            whole = atom.args[1] // width
+            if atom.op == "floordiv":
+                return floordiv(symbol(run), whole)
+            return mod(symbol(run), whole) * width + symbol(place)
+        return CALLS[atom.op](*(_parted(arg, axis, width, run, place) for arg in atom.args))
+
+    return map_atoms(dim, part)
+
+
+def _sweep(
+    scope: Scope,
+    axis: str,
+    lo: str,
+    hi: str,
+    sinks: Sequence[Sink],
+    whole: tuple[str, str] | None = None,
+) -> None:
+    """`whole`: an axis that the swept one is a part of, and what it is."""
     groups: dict[int | None, list[Sink]] = {}
     for sink in sinks:
         key = None if sink.guard is None else scope.numbering.number(sink.guard)
@@ -54,9 +179,9 @@ def sweep(scope: Scope, axis: str, lo: str, hi: str, sinks: Sequence[Sink]) -> N
         if guard is not None and axis not in scope.needs(guard):
             text = scope.emit(guard)
             with scope.block(f"if ({text} >= 0) {{"):
-                _cut(scope, axis, lo, hi, group, None, MAX_CUTS)
+                _cut(scope, axis, lo, hi, group, None, MAX_CUTS, whole)
         else:
-            _cut(scope, axis, lo, hi, group, guard, MAX_CUTS)
+            _cut(scope, axis, lo, hi, group, guard, MAX_CUTS, whole)
 
 
 def _cut(
@@ -67,6 +192,7 @@ def _cut(
     sinks: Sequence[Sink],
     guard: Element | None,
     budget: int,
+    whole: tuple[str, str] | None,
 ) -> None:
     elements = [e for sink in sinks for e in sink.elements]
     elements += [] if guard is None else [guard]
@@ -79,7 +205,7 @@ def _cut(
             test = f"({scope.dim(select.lhs)} < {scope.dim(select.rhs)})"
             for head, truth in ((f"if {test} {{", True), ("else {", False)):
                 with scope.block(head), scope.assuming(condition, truth):
-                    _cut(scope, axis, lo, hi, sinks, guard, budget - 1)
+                    _cut(scope, axis, lo, hi, sinks, guard, budget - 1, whole)
             return
         found = _boundary(select, axis)
         if found is None:
@@ -93,10 +219,10 @@ def _cut(
             head = "{" if start.isdigit() and stop.isdigit() else f"if ({start} < {stop}) {{"
             with scope.block(head), scope.assuming(condition, truth):
                 _narrow(scope, axis, start, stop)
-                _cut(scope, axis, start, stop, sinks, guard, budget - 1)
+                _cut(scope, axis, start, stop, sinks, guard, budget - 1, whole)
             scope.facts = before
         return
-    _loop(scope, axis, lo, hi, sinks, guard)
+    _loop(scope, axis, lo, hi, sinks, guard, whole)
 
 
 def _clamp(scope: Scope, lo: str, hi: str, middle: Dim) -> str:
@@ -142,9 +268,20 @@ def _undecided(scope: Scope, elements: Sequence[Element]) -> Iterator[Select]:
         stack += reversed(children(element))
 
 
-def _loop(scope: Scope, axis: str, lo: str, hi: str, sinks, guard: Element | None) -> None:
+def _loop(
+    scope: Scope,
+    axis: str,
+    lo: str,
+    hi: str,
+    sinks: Sequence[Sink],
+    guard: Element | None,
+    whole: tuple[str, str] | None,
+) -> None:
     simd = [] if guard is not None else ["#pragma omp simd"]
-    with scope.loop(axis, lo, hi, *simd, hoists=True):
+    known = () if whole is None else whole[:1]
+    with scope.loop(axis, lo, hi, *simd, known=known, hoists=True):
+        if whole is not None:
+            scope.write(f"const int64_t {dims.name(whole[0])} = {whole[1]};")
         if guard is not None:
             scope.write(f"if ({scope.emit(guard)} < 0) continue;")
         for sink in sinks:

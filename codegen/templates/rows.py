@@ -26,7 +26,8 @@ class Rows:
         """Why a reader of the group's values cannot be computed row by row with them."""
         if node.op.kind == "view":
             return orders_elements(self.group, node)
-        if self.reduced != frozenset(range(len(self.kept), len(self.shape))):
+        is_row = node.op.kind == "elementwise" and squeezed(node.results[0].shape) == self.rows
+        if self.reduced != frozenset(range(len(self.kept), len(self.shape))) and not is_row:
             return "the rows that it reads lie across one another"
         if node.op.kind in ("reduce", "composite"):
             if node.op.kind == "composite" and not node.op.is_whole:

@@ -9,6 +9,7 @@ from ...ir.dim import Dim, product
 from ...ir.graph import Value
 from ..declined import Refused
 from ..importer import Call, Declined, handles
+from ..nn.pad import reversed_axis
 from .pointwise import Operand
 from .view import common_shape, interleaved, permute, unpermute
 
@@ -139,15 +140,8 @@ def at_places(
 @handles("flip.default", of_numbers=True)
 def _flip(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
     for axis in dims:
-        x = flipped(call, x, axis % x.type.rank)
+        x = reversed_axis(call.b, x, axis % x.type.rank)
     return x
-
-
-def flipped(call: Call, x: Value, axis: int) -> Value:
-    """X from the end of the axis to its start."""
-    size = x.shape[axis]
-    backwards = call.b.iota(length=size, start=size - 1, step=-1, dtype=types.i64)
-    return call.b.gather(x, backwards, axis=axis)
 
 
 @handles("bucketize.Tensor", "bucketize.Scalar")

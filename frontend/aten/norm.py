@@ -8,6 +8,7 @@ from ...ir.dim import Dim, product
 from ...ir.graph import Value
 from ..dtypes import TO_TORCH
 from ..importer import Call, Declined, handles
+from ..nn.norm import batch_norm, group_norm
 
 
 def _rows(call: Call, x: Value, normalized: tuple[Dim, ...]) -> Value:
@@ -98,20 +99,8 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Any, ...]:
-    """(x - mean) / sqrt(var + eps) * weight + bias by channel, in the dtype of the mean."""
-    b, wide = call.b, running_mean.dtype
-
-    def per_channel(v: Value) -> Value:
-        return call.reshape(call.value(v, wide), (v.shape[0], *[1] * (x.type.rank - 2)))
-
-    scale = b.rsqrt(b.add(running_var, call.parameter(eps, running_var.dtype)))
-    if weight is not None:
-        scale = b.mul(scale, call.value(weight, scale.dtype))
-    centered = b.sub(call.value(x, wide), per_channel(running_mean))
-    result = b.mul(centered, per_channel(scale))
-    if bias is not None:
-        result = b.add(result, per_channel(bias))
-    return call.value(result, x.dtype), _Unused(), _Unused()
+    result = batch_norm(call.b, x, weight, bias, running_mean, running_var, eps)
+    return result, _Unused(), _Unused()
 
 
 @handles("group_norm.default")
@@ -124,15 +113,7 @@ def _group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Value:
-    b, (batch, channels, *space) = call.b, x.shape
-    width = product((channels, *space)) // num_groups
-    rows = call.reshape(x, (batch, num_groups, width))
-    # each group is one row; the affine part is by channel, so it comes after
-    result = call.reshape(_layer_norm(call, rows, (width,), None, None, eps), x.shape)
-    shape = (channels, *[1] * len(space))
-    if weight is not None:
-        result = b.mul(result, call.reshape(weight, shape))
-    return result if bias is None else b.add(result, call.reshape(bias, shape))
+    return group_norm(call.b, x, num_groups, weight, bias, eps)
 
 
 @handles("native_group_norm.default")
@@ -149,4 +130,4 @@ def _native_group_norm(
 ) -> tuple[Any, ...]:
     if _reads(call, 1) or _reads(call, 2):
         raise Declined("the statistics of a group normalization, which training reads")
-    return _group_norm(call, x, group, weight, bias, eps), _Unused(), _Unused()
+    return group_norm(call.b, x, group, weight, bias, eps), _Unused(), _Unused()

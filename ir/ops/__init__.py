@@ -5,6 +5,7 @@ from . import (
     composite,
     contract,
     control,
+    conv,
     elementwise,
     index,
     reduce,

@@ -11,6 +11,7 @@ from tilewright.ir.evaluate import evaluate
 from tilewright.ir.verify import verify
 
 from .aten_places import PLACES
+from .vision_places import VISION
 
 SIZES = (1, 2, 5)  # of the symbolic axis; 5 is traced
 
@@ -43,6 +44,12 @@ def generate(kind: str, n: int) -> torch.Tensor:
         return torch.randn((2, 4, n, 8), generator=rng, dtype=torch.float64)
     if kind == "k4":
         return torch.randn((2, 2, n, 8), generator=rng, dtype=torch.float64)
+    if kind == "im":
+        return torch.randn((n, 4, 7, 8), generator=rng, dtype=torch.float64)
+    if kind == "vol":
+        return torch.randn((n, 2, 4, 3, 6), generator=rng, dtype=torch.float64)
+    if kind[0] == "w":
+        return torch.randn(tuple(map(int, kind[1:])), generator=rng, dtype=torch.float64)
     assert kind == "x"
     return 2 * torch.randn((n, 6), generator=rng, dtype=torch.float64)
 
@@ -50,6 +57,7 @@ def generate(kind: str, n: int) -> torch.Tensor:
 # torch function, kinds of arguments; the symbolic axis is the one of size n in `generate`
 CASES = {
     **PLACES,
+    **VISION,
     # arithmetic
     "add": (lambda x, y: torch.add(x, y, alpha=3), "x x"),
     "add_numbers": (lambda x, i: x + 1 + i + 2.5, "x i"),

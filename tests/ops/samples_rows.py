@@ -139,6 +139,7 @@ def composites() -> Iterator[Sample]:
     yield Sample("rms_norm", (x, w), lambda x, w: F.rms_norm(x, (1,), w, 0.1), {"eps": 0.1})
     call = lambda x, w, c: F.layer_norm(x, (1,), w, c, 0.1)  # noqa: E731
     yield Sample("layer_norm", (x, w, w), call, {"eps": 0.1})
+    yield from convolutions()
     for cos in ((5, 4), (2, 1, 5, 4), (4,)):
         operands = Operand((2, 3, 5, 4)), Operand(cos), Operand(cos)
         yield Sample("rope", operands, _rope)
@@ -147,6 +148,27 @@ def composites() -> Iterator[Sample]:
 def _rope(x, cos, sin):
     low, high = x.chunk(2, -1)
     return x * cos + torch.cat([-high, low], -1) * sin
+
+
+def convolutions() -> Iterator[Sample]:
+    calls = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+    # x, w, strides, dilation, groups
+    cases = [
+        ((2, 3, 9), (4, 3, 3), (2,), (1,), 1),
+        ((1, 6, 5, 7), (4, 3, 2, 3), (1, 2), (2, 1), 2),
+        ((2, 4, 6, 5), (8, 1, 3, 2), (1, 1), (1, 2), 4),
+        ((1, 35, 4, 3), (33, 35, 1, 1), (2, 1), (1, 1), 1),
+        ((1, 2, 3, 4, 3), (5, 2, 2, 1, 3), (1, 2, 1), (1, 1, 1), 1),
+        ((1, 1, 2, 2), (1, 1, 2, 2), (1, 1), (1, 1), 1),
+        ((0, 3, 4), (2, 3, 2), (1,), (1,), 1),
+    ]
+    for x, w, strides, dilation, groups in cases:
+        for dtype in FLOATS if len(x) == 4 else (f32,):
+            call = lambda x, w, s=strides, d=dilation, g=groups: calls[x.dim() - 2](  # noqa: E731
+                wide(x), wide(w), None, s, 0, d, g
+            ).to(x.dtype)
+            attrs = {"strides": strides, "dilation": dilation, "groups": groups}
+            yield Sample("conv", (Operand(x, dtype), Operand(w, dtype)), call, attrs)
 
 
 def attentions() -> Iterator[Sample]:
