@@ -97,13 +97,6 @@ def graphs_of(program: ExportedProgram) -> Iterator[torch.fx.Graph]:
 
 # what torch leaves whole by default, and takes apart into operations of our table when asked
 _TAKEN_APART = (torch.ops.aten.tril_indices.default, torch.ops.aten.triu_indices.default)
-_TAKEN_APART = (
-    torch.ops.aten.col2im.default,
-    torch.ops.aten.tril_indices.default,
-    torch.ops.aten.triu_indices.default,
-    torch.ops.aten.dist.default,
-    torch.ops.aten._native_batch_norm_legit.no_stats,
-)
 
 
 def functionalize(program: ExportedProgram) -> ExportedProgram:
