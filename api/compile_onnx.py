@@ -20,6 +20,7 @@ from ..ir.errors import (
     listed,
     shown,
 )
+from ..ir.types import dtype_of
 from ..passes import Report
 from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
@@ -70,7 +71,7 @@ class CompiledOnnx(CallableModule):
     """
 
     def __init__(self, source: Any, shapes: Shapes, target: str, options: Mapping[str, Any]):
-        from ..frontend.onnx.import_model import declared_shapes
+        from ..frontend.onnx.import_model import declared_shapes, packed_outputs
         from ..frontend.onnx.model_file import open_model
 
         self._file = open_model(source)
@@ -89,6 +90,7 @@ class CompiledOnnx(CallableModule):
         self._wanted: tuple[str, ...] = ()  # inputs whose numbers the graph depends on
         self._declared: set[tuple[bytes, ...]] = set()  # values that were tried as it is declared
         self.outputs = tuple(output.name for output in self._file.proto.graph.output)
+        self._packed = packed_outputs(self._file)
 
     @property
     def report(self) -> Report:
@@ -138,6 +140,8 @@ class CompiledOnnx(CallableModule):
                 facts=f"{error}; its inputs are {listed(self.inputs, ', ')}",
                 fix="pass an array for each, by position or by name",
             ) from None
+        given = arguments.arguments
+        given.update({name: _in_bytes(value) for name, value in given.items()})
         for name in self._wanted:
             parameter = self._renamed[name]
             arguments.arguments[parameter] = _host_array(name, arguments.arguments[parameter])
@@ -146,8 +150,11 @@ class CompiledOnnx(CallableModule):
     def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
         if torch_of(inputs.values()) is not None:
             return super()._given(outputs, inputs)
-        is_numpy = all(isinstance(x, np.ndarray | np.generic) for x in inputs.values())
-        return [output.numpy() for output in outputs] if is_numpy else outputs
+        if not all(isinstance(x, np.ndarray | np.generic) for x in inputs.values()):
+            return outputs
+        kinds = self._packed if len(outputs) == len(self.outputs) else {}
+        arrays = (output.numpy() for output in outputs)
+        return [x.astype(kinds.get(i, x.dtype), copy=False) for i, x in enumerate(arrays)]
 
     # ---- making programs -------------------------------------------------------------------
 
@@ -262,6 +269,14 @@ class CompiledOnnx(CallableModule):
             oldest = min(self.variants, key=lambda each: each.used)
             self.variants = [each for each in self.variants if each is not oldest]
         self.variants: list[CompiledVariant] = [*self.variants, variant]
+
+
+def _in_bytes(value: Any) -> Any:
+    """An array of numbers of less than a byte as one of bytes, which programs take for it."""
+    dtype = dtype_of(value.dtype) if isinstance(value, np.ndarray) else None
+    if dtype is None or not dtype.is_packed:
+        return value
+    return value.astype(np.int8 if dtype.kind == "int" else np.uint8)
 
 
 def _is_size(dim: int | str) -> bool:

@@ -31,8 +31,9 @@ from .functions import opsets
 from .importer import POISON, Importer, Model
 from .known import Known, OnnxBuilder
 from .model_file import ModelFile, Source, open_model
+from .packed import widened
 from .scope import Scope
-from .tensors import dtype_of_element
+from .tensors import ELEMENT_TYPES, dtype_of_element
 
 _UNKNOWN = object()  # a shape that is not given, where None is one of no tensor
 _FIX = "give the sizes that do not fit together as numbers: shapes={'input': (1, 3, 224, 224)}"
@@ -53,7 +54,10 @@ class NeedsInputs(UnsupportedModel):
 
 @dataclass(frozen=True)
 class ImportedOnnx(Imported):
-    """An ONNX model as a graph; `inputs` and `outputs` are the model's own names, in order."""
+    """An ONNX model as a graph; `inputs` and `outputs` are the model's own names, in order.
+
+    Those of int4 and the like are int8 and uint8 in the graph.
+    """
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -91,6 +95,17 @@ def declared_shapes(file: ModelFile) -> dict[str, tuple[int | str, ...] | None]:
         for value in file.proto.graph.input
         if value.name not in stored
     }
+
+
+def packed_outputs(file: ModelFile) -> dict[int, np.dtype]:
+    """Which outputs the model declares as numbers of less than a byte, and of which kind."""
+    kinds = {
+        number: output.type.tensor_type.elem_type
+        for number, output in enumerate(file.proto.graph.output)
+        if output.type.tensor_type.elem_type in ELEMENT_TYPES.values()
+    }
+    dtypes = {number: dtype_of_element(kind) for number, kind in kinds.items()}
+    return {number: dtype.numpy for number, dtype in dtypes.items() if dtype.is_packed}
 
 
 def _declared(type: TypeProto) -> tuple[int | str, ...] | None:
@@ -134,7 +149,7 @@ class _ModelImport:
             raise NeedsInputs([v.name for v in inputs if v.name in self.model.wanted])
         results, leaves = self._results(scope)
         b = self.builder
-        graph = proved(b.graph(results), _FIX)
+        graph = proved(widened(b.graph(results)), _FIX)
         used = {operand for node in graph.nodes for operand in node.operands} | set(graph.outputs)
         kept = [w for w in graph.weights if w in used]
         return ImportedOnnx(

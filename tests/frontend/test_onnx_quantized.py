@@ -3,8 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import TensorProto
 
-from .onnx_single import check, reference, runtime
+import tilewright
+
+from .onnx_single import check, info, reference, runtime, single
 
 RNG = np.random.default_rng(3)
 
@@ -57,6 +60,19 @@ def test_codes_that_share_bytes(dtype):
     scale, zero = np.float32([0.5, 0.25, 2.0]), np.array([1, 2, 3]).astype(dtype)
     check(reference, "DequantizeLinear", [x, scale, zero], axis=0, opset=21)
     check(reference, "DequantizeLinear", [x, scale, zero], axis=0, opset=21, stored=(0, 1, 2))
+    check(reference, "QuantizeLinear", [floats(3, 6) / 8, scale, zero], axis=0, opset=21)
+
+
+def test_codes_that_share_bytes_go_in_and_out_of_a_compiled_model():
+    x, scale, zero = floats(2, 7), np.array(0.9, np.float32), np.array(-2).astype(ml_dtypes.int4)
+    quantized = single("QuantizeLinear", [x, scale, zero], opset=21)
+    quantized.graph.output[0].CopyFrom(info("y0", TensorProto.INT4, [2, 7]))
+    codes = tilewright.compile(quantized, target="cpu")(x, scale, zero)[0]
+    assert codes.dtype == ml_dtypes.int4
+    assert codes.tolist() == reference(quantized, {"x0": x, "x1": scale, "x2": zero})[0].tolist()
+    back = single("DequantizeLinear", [codes, scale, zero], opset=21)
+    found = tilewright.compile(back, target="cpu")(codes, scale, zero)[0]
+    np.testing.assert_allclose(found, (codes.astype(np.float32) + 2) * scale)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (1,), (2, 1, 5)])
