@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...ir.builder import Builder
 from ...ir.graph import Value
-from .axes import part, reversed_axis
+from .pad import part, reversed_axis
 from .scan import scanned
 
 Activation = Callable[[Builder, Value], Value]

@@ -1,6 +1,8 @@
 """What is wrong with a model before its first node is imported, all of it at once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
@@ -15,6 +17,8 @@ _KIND = AttributeProto.AttributeType
 
 def check_model(model: ModelProto, where: str) -> None:
     """UnsupportedModel for opsets that we do not know, CheckpointError for a graph out of order."""
+    if not all(isinstance(text, str) for text in _texts(model)):
+        raise CheckpointError("a name in the model is no UTF-8", where=where)
     problems = list(_opset_problems(model))
     if problems:
         raise UnsupportedModel(
@@ -23,11 +27,12 @@ def check_model(model: ModelProto, where: str) -> None:
             facts=listed(problems),
             fix="convert it by onnx.version_converter, or install a newer onnx package",
         )
-    problems = list(_graph_problems(model.graph, set(), "the graph"))
+    versions = opsets(model)
+    problems = list(_graph_problems(model.graph, set(), "the graph", versions))
     for function in model.functions:
-        problems += _node_problems(
-            function.node, set(function.input), f"function {function.name}", set()
-        )
+        known = {**versions, **opsets(function)}
+        where = f"function {function.name}"
+        problems += _node_problems(function.node, set(function.input), where, set(), known)
     if problems:
         raise CheckpointError(
             "the model's graph is damaged",
@@ -37,17 +42,34 @@ def check_model(model: ModelProto, where: str) -> None:
         )
 
 
+def _texts(model: ModelProto) -> Iterator[Any]:
+    """Names, which protobuf gives as bytes where they are no UTF-8."""
+    graphs = [model.graph, *(g for node in _all_nodes(model) for g in _graphs(node))]
+    for graph in graphs:
+        for named in (*graph.input, *graph.output, *graph.initializer):
+            yield named.name
+    for node in _all_nodes(model):
+        yield from (node.op_type, node.domain, node.name, node.overload, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+    for versions in (model, *model.functions):
+        yield from (opset.domain for opset in versions.opset_import)
+
+
 def _opset_problems(model: ModelProto) -> Iterator[str]:
     functions = {"" if f.domain == "ai.onnx" else f.domain for f in model.functions}
     versions = opsets(model)
     if not versions:
         yield "it names no opset"
     known = {domain: _newest(domain) for domain in _ONNX}
-    for domain, version in versions.items():
-        name = domain or "ai.onnx"
-        newest = known.get(domain)
-        if newest is not None and not 1 <= version <= newest:
-            yield f"{name} {version}: known are 1 to {newest}"
+    named_by = [("", versions), *((f"function {f.name}: ", opsets(f)) for f in model.functions)]
+    for where, each in named_by:
+        for domain, version in each.items():
+            newest = known.get(domain, 1 << 30)
+            if not 1 <= version <= newest:
+                yield f"{where}{domain or 'ai.onnx'} {version}: known are 1 to {newest}"
     named = {node.domain for node in _all_nodes(model)} - {"ai.onnx"}
     for domain in sorted(named - known.keys() - functions - {MICROSOFT}):
         yield f"domain {shown(domain)}, whose operators are in no table and no function"
@@ -77,7 +99,9 @@ def _graphs(node: NodeProto) -> Iterator[GraphProto]:
             yield attribute.g
 
 
-def _graph_problems(graph: GraphProto, outer: set[str], where: str) -> Iterator[str]:
+def _graph_problems(
+    graph: GraphProto, outer: set[str], where: str, versions: Mapping[str, int]
+) -> Iterator[str]:
     inputs = [value.name for value in graph.input]
     stored = {tensor.name for tensor in graph.initializer}
     for name in sorted({name for name in inputs if inputs.count(name) > 1}):
@@ -85,14 +109,18 @@ def _graph_problems(graph: GraphProto, outer: set[str], where: str) -> Iterator[
     if graph.sparse_initializer:
         yield f"{where}: it has sparse initializers, which are not read"
     names = {*inputs, *stored}
-    yield from _node_problems(graph.node, names, where, outer)
+    yield from _node_problems(graph.node, names, where, outer, versions)
     for output in graph.output:
         if output.name not in names | outer:
             yield f"{where}: the output {shown(output.name)} is computed by no node"
 
 
 def _node_problems(
-    nodes: Sequence[NodeProto], names: set[str], where: str, outer: set[str]
+    nodes: Sequence[NodeProto],
+    names: set[str],
+    where: str,
+    outer: set[str],
+    versions: Mapping[str, int],
 ) -> Iterator[str]:
     """Names that are read before they are there, or given twice; `names` is filled up."""
     later = {name for node in nodes for name in node.output if name}
@@ -108,16 +136,33 @@ def _node_problems(
                     if name in later
                     else "nothing computes"
                 )
-        yield from (f"{at}: {problem}" for problem in _attribute_problems(node))
+        yield from (f"{at}: {problem}" for problem in _attribute_problems(node, versions))
         for graph in _graphs(node):
-            yield from _graph_problems(graph, names | outer, f"{at}, {shown(graph.name)}")
+            inner = f"{at}, {shown(graph.name)}"
+            yield from _graph_problems(graph, names | outer, inner, versions)
         for name in node.output:
             if name and name in names:
                 yield f"{at}: {shown(name)} is given a second time"
             names.add(name)
 
 
-def _attribute_problems(node: NodeProto) -> Iterator[str]:
+def _attribute_problems(node: NodeProto, versions: Mapping[str, int]) -> Iterator[str]:
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) < len(names):
         yield f"its attributes {', '.join(map(shown, names))} name one twice"
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    kinds = _kinds(node.op_type, versions.get(domain, 0), domain)
+    for attribute in node.attribute:
+        kind = kinds.get(attribute.name, attribute.type)
+        if attribute.type != kind:
+            names = (_KIND.Name(number) for number in (attribute.type, kind))
+            yield "its attribute {} is of kind {}, not {}".format(attribute.name, *names)
+
+
+@lru_cache(maxsize=4096)
+def _kinds(name: str, version: int, domain: str) -> Mapping[str, int]:
+    """The kind of each attribute of an operator that ONNX defines."""
+    if not onnx.defs.has(name, version, domain):
+        return {}
+    schema = onnx.defs.get_schema(name, version, domain)
+    return {key: attribute.type.value for key, attribute in schema.attributes.items()}

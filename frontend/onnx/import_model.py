@@ -244,7 +244,7 @@ class _ModelImport:
         if isinstance(dim, int) and dim >= 0:
             return dim
         found: Dim | None = None
-        if isinstance(dim, str) and dim:
+        if isinstance(dim, str) and any(map(str.isalnum, dim)):  # "?" is no name
             try:
                 found = parse_dim(dim)
             except (ParseError, ValueError):

@@ -235,7 +235,7 @@ class Importer:
         Raises NeedsValue if so.
         """
         nodes, leaves = _producers(value)
-        if not leaves or any(node.is_step for node in nodes):
+        if not leaves or any(node.op.kind == "call" for node in nodes):
             return
         names = [self.model.inputs.get(leaf) for leaf in leaves]
         if all(names) and all(map(_is_small, leaves)):

@@ -114,7 +114,8 @@ class OnnxBuilder(Builder):
         self, op: Op, operands: Sequence[Value], attrs: Mapping[str, Any], *, loc: str | None = None
     ) -> Node:
         """Append a node, its operands made values of this graph."""
-        node = super().node(op, [self.real(v) for v in operands], attrs, loc=loc)
+        fixed = {name: tuple(v) if isinstance(v, list) else v for name, v in attrs.items()}
+        node = super().node(op, [self.real(v) for v in operands], fixed, loc=loc)
         self._own.update(node.results)
         return node
 
@@ -128,7 +129,9 @@ class OnnxBuilder(Builder):
         return super().graph([self.real(v) for v in outputs])
 
     def real(self, value: Value) -> Value:
-        """The value of this graph that `value` is, or becomes."""
+        """The value of this graph that `value` is, or becomes; TypeError for what is none."""
+        if not isinstance(value, Value):
+            raise TypeError(f"an operand is left out, or is no tensor but {type(value).__name__}")
         if value in self._own:
             return value
         if value not in self._made:

@@ -314,7 +314,7 @@ def _constant_of_shape(call: "Call", shape: Items, *, value: Known | None = None
 
 
 def _range(call: "Call", start: Items, limit: Items, delta: Items) -> Items:
-    first, last, step = _numbers(np.array([start[()], limit[()], delta[()]], object))
+    first, last, step = _numbers(np.concatenate([x.reshape(1) for x in (start, limit, delta)]))
     places = range(first, last, step)
     if len(places) > MAX_DIMS:
         raise NotKnown

@@ -30,6 +30,9 @@ MODEL = model(
     [("z", F), ("y", F)],
     {"w": W},
 )
+RESHAPE = model(
+    [("Reshape", ["x", "to"], ["y"])], [("x", F, [2, 6]), ("to", I64, ["n"])], [("y", F)]
+)
 APART = model([("Add", ["x", "y"], ["z"])], [("x", F, ["n", 2]), ("y", F, ["m", 2])], [("z", F)])
 
 
@@ -69,6 +72,15 @@ def test_wrong_arguments_are_named(compiled):
         compiled(np.ones((2, 3)))
     with pytest.raises(DimError, match=r"'in:0' is \(2, 4\), declared \('batch', 3\)"):
         compiled(np.ones((2, 4), np.float32))
+
+
+def test_numbers_that_decide_the_graph_get_a_program_each():
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    with tilewright.compile(RESHAPE, target="cpu") as compiled:
+        for to in ([3, 4], [2, -1, 2], [3, 4]):
+            (y,) = compiled(x, np.int64(to))
+            np.testing.assert_array_equal(y, x.reshape(to))
+        assert len(compiled.variants) == 2
 
 
 def test_sizes_that_are_not_proved_to_go_together_get_a_program_each():

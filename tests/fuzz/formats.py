@@ -17,6 +17,7 @@ import numpy as np
 from .chat_templates import chat_template
 from .check import Check, refused
 from .mutate import damaged_bytes, damaged_json, damaged_value
+from .onnx_models import onnx_model
 
 
 def safetensors(folder: Path) -> Check:
@@ -315,5 +316,6 @@ FORMATS = {
         config,
         tokenizer,
         chat_template,
+        onnx_model,
     )
 }

@@ -8,6 +8,7 @@ from . import (
     contrib_attention,
     contrib_quantize,
     control,
+    conv,
     elementwise,
     index,
     norm,
@@ -16,4 +17,5 @@ from . import (
     rnn,
     sequence,
     signal,
+    view,
 )

@@ -7,7 +7,7 @@ from ....ir.dim import Dim
 from ....ir.graph import Value
 from ....ir.types import i64
 from ...declined import Declined
-from ...nn.axes import part
+from ...nn.pad import part
 from ..rows import Call, onnx_op
 
 

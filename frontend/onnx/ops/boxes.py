@@ -2,7 +2,7 @@
 
 from ....ir import types
 from ....ir.graph import Value
-from ...nn.axes import part
+from ...nn.pad import part
 from ...nn.scan import repeated
 from ..rows import Call, onnx_op
 from .index import places

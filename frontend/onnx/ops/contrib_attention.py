@@ -4,7 +4,7 @@ from ....ir.dim import Dim
 from ....ir.graph import Value
 from ....ir.types import bool_, i64
 from ...declined import Declined
-from ...nn.axes import part
+from ...nn.pad import part
 from ..rows import Call
 from .attention import attend, heads, joint, merged, rotated, seen
 from .contract import matmul

@@ -11,7 +11,7 @@ from ....ir.lazy_arrays import LazyArray
 from ....ir.types import DType, f32
 from ...declined import Declined
 from ...nn import quantize
-from ...nn.axes import part
+from ...nn.pad import part
 from ..known import Known
 from ..rows import Call, find_row
 from .contract import matmul

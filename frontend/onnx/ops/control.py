@@ -11,7 +11,7 @@ from ....ir.dim import Dim, maximum
 from ....ir.graph import Value
 from ....ir.types import TensorType
 from ...declined import Declined
-from ...nn.axes import part, reversed_axis
+from ...nn.pad import part, reversed_axis
 from ..known import Known, OnnxBuilder
 from ..rows import Call, Region, known, onnx_op
 

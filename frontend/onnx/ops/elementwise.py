@@ -10,6 +10,9 @@ import numpy as np
 from ....ir import types
 from ....ir.graph import Value
 from ....ir.types import DType
+from ...nn.elementary import elementary
+from ...nn.formula import Number, computed
+from ...nn.shift import shift
 from ..known import Known
 from ..rows import Call, Declined, onnx_op
 from ..tensors import dtype_of_element
@@ -106,6 +109,13 @@ def _mod(call: Call, x: Value, y: Value, *, fmod: int = 0) -> Value:
     return b.where(b.and_(is_negative, b.ne(rest, zero)), b.sub(rest, y), rest)
 
 
+@onnx_op("BitShift")
+def _bit_shift(call: Call, x: Value, y: Value, *, direction: str) -> Value:
+    if direction not in ("LEFT", "RIGHT"):
+        raise ValueError(f"direction {direction!r}")
+    return shift(call.b, x, y, is_left=direction == "LEFT")
+
+
 def _variadic(name: str, op: str) -> None:
     @onnx_op(name)
     def _(call: Call, *xs: Value) -> Value:
@@ -170,97 +180,57 @@ def _tan(call: Call, x: Value) -> Value:
     return call.b.div(call.b.sin(x), call.b.cos(x))
 
 
-def _formula(name: str, function: Callable[..., Value], since: int = 1, **defaults: float) -> None:
-    """A row for a formula of x and of numbers that are attributes; narrow floats in f32."""
-
-    def apply(call: Call, x: Value, **given: float) -> Value:
-        wide = call.computed(x)
-        numbers = {k: call.number(v, wide.dtype) for k, v in {**defaults, **given}.items()}
-        return call.cast(function(call, wide, **numbers), x.dtype)
-
-    onnx_op(name, since=since, attributes=frozenset(defaults))(apply)
+def _hard_sigmoid(x: Number, alpha: float, beta: float) -> Number:
+    return (x * alpha + beta).maximum(0.0).minimum(1.0)
 
 
-def _one(call: Call, x: Value) -> Value:
-    return call.number(1, x.dtype)
+def _elu(x: Number, alpha: float) -> Number:
+    return (x < 0.0).where(x.expm1() * alpha, x)
 
 
-def _zero(call: Call, x: Value) -> Value:
-    return call.number(0, x.dtype)
-
-
-def _between(call: Call, x: Value, low: float, high: float) -> Value:
-    bounds = call.number(low, x.dtype), call.number(high, x.dtype)
-    return call.b.minimum(call.b.maximum(x, bounds[0]), bounds[1])
-
-
-def _leaky(call: Call, x: Value, alpha: Value) -> Value:
-    return call.b.where(call.b.lt(x, _zero(call, x)), call.b.mul(x, alpha), x)
-
-
-def _elu(call: Call, x: Value, alpha: Value) -> Value:
-    return call.b.where(call.b.lt(x, _zero(call, x)), call.b.mul(call.b.expm1(x), alpha), x)
-
-
-def _selu(call: Call, x: Value, alpha: Value, gamma: Value) -> Value:
-    return call.b.mul(_elu(call, x, alpha), gamma)
-
-
-def _celu(call: Call, x: Value, alpha: Value) -> Value:
-    b = call.b
-    return b.where(b.lt(x, _zero(call, x)), b.mul(b.expm1(b.div(x, alpha)), alpha), x)
-
-
-def _hard_sigmoid(call: Call, x: Value, alpha: Value, beta: Value) -> Value:
-    return _between(call, call.b.add(call.b.mul(x, alpha), beta), 0.0, 1.0)
-
-
-def _hard_swish(call: Call, x: Value) -> Value:
-    b = call.b
-    line = b.add(b.mul(x, call.number(1 / 6, x.dtype)), call.number(0.5, x.dtype))
-    return b.mul(x, _between(call, line, 0.0, 1.0))
-
-
-def softplus(call: Call, x: Value) -> Value:
+def softplus(x: Number) -> Number:
     """log(1 + exp(x)), without overflow."""
-    b = call.b
-    return b.add(b.relu(x), b.log1p(b.exp(b.neg(b.abs(x)))))
+    return x.relu() + (-abs(x)).exp().log1p()
 
 
-def _softsign(call: Call, x: Value) -> Value:
-    return call.b.div(x, call.b.add(call.b.abs(x), _one(call, x)))
+def _shrink(x: Number, bias: float, lambd: float) -> Number:
+    inside = (x < -lambd).where(x + bias, 0.0)
+    return (x > lambd).where(x - bias, inside)
 
 
-def _thresholded(call: Call, x: Value, alpha: Value) -> Value:
-    return call.b.where(call.b.gt(x, alpha), x, _zero(call, x))
+# formulas of x and of attributes, with these in ONNX's defaults; narrow floats in f32
+_FORMULAS: dict[str, tuple[Callable[..., Number], dict[str, float]]] = {
+    "LeakyRelu": (lambda x, alpha: (x < 0.0).where(x * alpha, x), {"alpha": 0.01}),
+    "Elu": (_elu, {"alpha": 1.0}),
+    "Selu": (
+        lambda x, alpha, gamma: _elu(x, alpha) * gamma,
+        {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+    ),
+    "Celu": (lambda x, alpha: (x < 0.0).where((x / alpha).expm1() * alpha, x), {"alpha": 1.0}),
+    "HardSigmoid": (_hard_sigmoid, {"alpha": 0.2, "beta": 0.5}),
+    "HardSwish": (lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5), {}),
+    "Softplus": (softplus, {}),
+    "Softsign": (lambda x: x / (abs(x) + 1.0), {}),
+    "ThresholdedRelu": (lambda x, alpha: (x > alpha).where(x, 0.0), {"alpha": 1.0}),
+    "Mish": (lambda x: x * softplus(x).tanh(), {}),
+    "Swish": (lambda x, alpha: x * (x * alpha).sigmoid(), {"alpha": 1.0}),
+    "Shrink": (_shrink, {"bias": 0.0, "lambd": 0.5}),
+}
 
 
-def _mish(call: Call, x: Value) -> Value:
-    return call.b.mul(x, call.b.tanh(softplus(call, x)))
+def _formula(formula: Callable[..., Number], defaults: dict[str, float]) -> Callable[..., Value]:
+    def apply(call: Call, x: Value, **given: float) -> Value:
+        numbers = {**defaults, **given}
+        return computed(call.b, lambda n: formula(n, **numbers), [x], types.f32)
+
+    return apply
 
 
-def _swish(call: Call, x: Value, alpha: Value) -> Value:
-    return call.b.mul(x, call.b.sigmoid(call.b.mul(x, alpha)))
+for _name, (_rule, _defaults) in _FORMULAS.items():
+    onnx_op(_name, attributes=frozenset(_defaults))(_formula(_rule, _defaults))
 
-
-def _shrink(call: Call, x: Value, bias: Value, lambd: Value) -> Value:
-    b = call.b
-    inside = b.where(b.lt(x, b.neg(lambd)), b.add(x, bias), _zero(call, x))
-    return b.where(b.gt(x, lambd), b.sub(x, bias), inside)
-
-
-_formula("LeakyRelu", _leaky, alpha=0.01)
-_formula("Elu", _elu, alpha=1.0)
-_formula("Selu", _selu, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
-_formula("Celu", _celu, alpha=1.0)
-_formula("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
-_formula("HardSwish", _hard_swish)
-_formula("Softplus", softplus)
-_formula("Softsign", _softsign)
-_formula("ThresholdedRelu", _thresholded, alpha=1.0)
-_formula("Mish", _mish)
-_formula("Swish", _swish, alpha=1.0)
-_formula("Shrink", _shrink, bias=0.0, lambd=0.5)
+for _text in "asin acos atan sinh cosh asinh acosh atanh".split():
+    onnx_op(_text.capitalize())(lambda call, x, name=_text: elementary(call.b, name, x))
 
 
 @onnx_op("Gelu")

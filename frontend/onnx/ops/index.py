@@ -6,7 +6,7 @@ from ....ir import types
 from ....ir.dim import Dim, product
 from ....ir.graph import Value
 from ...declined import Declined
-from ...nn.axes import part
+from ...nn.pad import part
 from ..rows import Call, onnx_op
 
 _COMBINES = {"none": "replace", "add": "add", "mul": "mul", "max": "max", "min": "min"}

@@ -7,7 +7,7 @@ from ....ir import types
 from ....ir.dim import product
 from ....ir.graph import Value
 from ...declined import Declined
-from ...nn.axes import reversed_axis
+from ...nn.pad import reversed_axis
 from ..rows import Call, onnx_op
 
 Axes = tuple[int, ...]

@@ -7,7 +7,7 @@ from ....ir.builder import Builder
 from ....ir.graph import Value
 from ...declined import Declined
 from ...nn import rnn
-from ...nn.axes import part
+from ...nn.pad import part
 from ..rows import Call, onnx_op
 
 

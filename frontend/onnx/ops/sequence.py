@@ -11,7 +11,7 @@ from onnx import GraphProto
 
 from ....ir.graph import Value
 from ...declined import Declined
-from ...nn.axes import part
+from ...nn.pad import part
 from ..rows import Call, known, onnx_op
 from .control import stacked
 

@@ -9,7 +9,7 @@ from ....ir import types
 from ....ir.dim import Dim
 from ....ir.graph import Value
 from ...declined import Declined
-from ...nn.axes import part
+from ...nn.pad import part
 from ..rows import Call, known, onnx_op
 from ..tensors import dtype_of_element
 

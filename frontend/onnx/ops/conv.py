@@ -1,0 +1,453 @@
+"""Convolution, pooling, normalization by channel, resizing and sampling of pictures."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....ir import types
+from ....ir.dim import Dim, ceildiv, floordiv, maximum
+from ....ir.graph import Value
+from ....ir.ops.view import window_span
+from ...nn import conv as convs
+from ...nn import norm, pool
+from ...nn.grid_sample import grid_sample
+from ...nn.resize import Mix, Positions, resize
+from ..rows import Call, Declined, onnx_op
+
+Ints = tuple[int, ...]
+Pairs = list[tuple[Dim, Dim]]
+
+
+def paddings(
+    call: Call,
+    x: Value,
+    auto: str,
+    pads: Ints | None,
+    spans: Sequence[int],
+    strides: Sequence[int],
+) -> Pairs:
+    """(before, after) of each spatial axis, as `pads` or `auto_pad` has it.
+
+    SAME: as many results as there are strides in the axis; `spans` are the windows' lengths.
+    """
+    count = len(spans)
+    if auto in ("NOTSET", ""):
+        given = pads or (0,) * (2 * count)
+        return list(zip(given[:count], given[count:], strict=True))
+    if auto == "VALID":
+        return [(0, 0)] * count
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise Declined(f"auto_pad {auto!r}")
+    result: Pairs = []
+    for size, span, step in zip(x.shape[2:], spans, strides):
+        total = (ceildiv(size, step) - 1) * step + span - size
+        if not call.facts.proved_le(0, total):
+            total = maximum(total, 0)
+        less = floordiv(total, 2)
+        result.append((less, total - less) if auto == "SAME_UPPER" else (total - less, less))
+    return result
+
+
+def _each(given: Ints | None, count: int) -> Ints:
+    return given or (1,) * count
+
+
+@onnx_op("Conv")
+def _conv(
+    call: Call,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Value:
+    count = x.type.rank - 2
+    kernel = [call.static(dim, "the size of a kernel") for dim in w.shape[2:]]
+    strides, dilations = _each(strides, count), _each(dilations, count)
+    spans = [window_span(size, apart) for size, apart in zip(kernel, dilations, strict=True)]
+    return convs.conv(
+        call.b,
+        x,
+        w,
+        bias,
+        strides=strides,
+        padding=paddings(call, x, auto_pad, pads, spans, strides),
+        dilation=dilations,
+        groups=group,
+    )
+
+
+@onnx_op("ConvTranspose")
+def _conv_transpose(
+    call: Call,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    output_padding: Ints | None = None,
+    output_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Value:
+    count = x.type.rank - 2
+    kernel = [call.static(dim, "the size of a kernel") for dim in w.shape[2:]]
+    strides, dilations = _each(strides, count), _each(dilations, count)
+    more = output_padding or (0,) * count
+    spans = [window_span(size, apart) for size, apart in zip(kernel, dilations, strict=True)]
+    given = pads or (0,) * (2 * count)
+    padding: list[tuple[Any, Any]] = list(zip(given[:count], given[count:], strict=True))
+    if output_shape is not None or auto_pad.startswith("SAME"):
+        padding = []
+        for i, size in enumerate(x.shape[2:]):
+            full = (size - 1) * strides[i] + spans[i] + more[i]
+            wanted = size * strides[i] if output_shape is None else output_shape[-count:][i]
+            total = call.static(full - wanted, "the padding")
+            low, high = total // 2, total - total // 2
+            padding.append((low, high) if auto_pad == "SAME_UPPER" else (high, low))
+    elif auto_pad == "VALID":
+        padding = [(0, 0)] * count
+    return convs.conv_transpose(
+        call.b,
+        x,
+        w,
+        bias,
+        strides=strides,
+        padding=padding,
+        dilation=dilations,
+        groups=group,
+        output_padding=more,
+    )
+
+
+# ---- pooling -------------------------------------------------------------------------------
+
+
+def _windows(
+    call: Call,
+    x: Value,
+    kernel: Ints,
+    strides: Ints | None,
+    pads: Ints | None,
+    dilations: Ints | None,
+    auto_pad: str,
+    ceil_mode: int,
+) -> pool.Windows:
+    count = len(kernel)
+    strides, dilations = _each(strides, count), _each(dilations, count)
+    spans = [window_span(size, apart) for size, apart in zip(kernel, dilations, strict=True)]
+    padding = paddings(call, x, auto_pad, pads, spans, strides)
+    return pool.Windows(kernel, strides, padding, dilations, bool(ceil_mode))
+
+
+@onnx_op("MaxPool")
+def _max_pool(
+    call: Call,
+    x: Value,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    storage_order: int = 0,
+    strides: Ints | None = None,
+) -> Value | tuple[Value, Value]:
+    windows = _windows(call, x, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
+    result = pool.max_pool(call.b, x, windows)
+    if call.num_outputs < 2:
+        return result
+    places = pool.max_pool_places(call.b, x, windows)
+    return result, _in_whole(call, x, places, storage_order)
+
+
+def _in_whole(call: Call, x: Value, places: Value, storage_order: int) -> Value:
+    """Places among the spatial elements as places in all of x; the last axis slow on demand."""
+    b = call.b
+    batch, channels, *space = x.shape
+    if storage_order:
+        rows, columns = space
+        width, height = (b.dim_value(value=d, dtype=types.i64) for d in (columns, rows))
+        places = b.add(b.mul(b.mod(places, width), height), b.floordiv(places, width))
+    count = b.dim_value(value=types.TensorType(tuple(space), types.i64).numel, dtype=types.i64)
+    number = b.iota(length=batch * channels)
+    number = call.reshape(number, (batch, channels, *[1] * len(space)))
+    return b.add(places, b.mul(number, count))
+
+
+@onnx_op("AveragePool")
+def _average_pool(
+    call: Call,
+    x: Value,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Value:
+    windows = _windows(call, x, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
+    return pool.avg_pool(call.b, x, windows, counts_padding=bool(count_include_pad))
+
+
+@onnx_op("LpPool")
+def _lp_pool(
+    call: Call,
+    x: Value,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints | None = None,
+    p: int = 2,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Value:
+    windows = _windows(call, x, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
+    return pool.lp_pool(call.b, x, windows, p)
+
+
+@onnx_op("GlobalAveragePool")
+def _global_average(call: Call, x: Value) -> Value:
+    return call.b.mean(x, axes=tuple(range(2, x.type.rank)), keepdims=True)
+
+
+@onnx_op("GlobalMaxPool")
+def _global_max(call: Call, x: Value) -> Value:
+    return call.b.max(x, axes=tuple(range(2, x.type.rank)), keepdims=True)
+
+
+# ---- normalization by channel --------------------------------------------------------------
+
+
+@onnx_op("BatchNormalization")
+def _batch_norm(
+    call: Call,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    var: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    is_test: int = 1,
+    training_mode: int = 0,
+) -> Value | tuple[Value, ...]:
+    if not training_mode:
+        if not spatial and x.type.rank > 2:
+            raise Declined("statistics for each element")
+        return norm.batch_norm(call.b, x, scale, bias, mean, var, epsilon)
+    b, axes = call.b, (0, *range(2, x.type.rank))
+    wide = call.computed(x)
+    now = b.mean(wide, axes=axes)
+    off = b.sub(wide, norm.by_channel(b, now, x))
+    spread = b.mean(b.mul(off, off), axes=axes)
+    result = norm.batch_norm(b, x, scale, bias, now, spread, epsilon)
+
+    def running(old: Value, new: Value) -> Value:
+        kept = b.mul(old, call.number(momentum, old.dtype))
+        return b.add(kept, b.mul(call.cast(new, old.dtype), call.number(1 - momentum, old.dtype)))
+
+    return result, running(mean, now), running(var, spread)
+
+
+@onnx_op("InstanceNormalization")
+def _instance_norm(
+    call: Call, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5
+) -> Value:
+    groups = call.static(x.shape[1], "the number of channels")
+    return norm.group_norm(call.b, x, groups, scale, bias, epsilon)
+
+
+@onnx_op("LRN")
+def _lrn(
+    call: Call,
+    x: Value,
+    *,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+) -> Value:
+    return norm.local_response_norm(call.b, x, size, alpha=alpha, beta=beta, bias=bias)
+
+
+@onnx_op("LpNormalization")
+def _lp_norm(call: Call, x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    return norm.lp_normalized(call.b, x, call.axis(axis, x), p)
+
+
+# ---- resizing ------------------------------------------------------------------------------
+
+
+@onnx_op("Resize", since=11)
+def _resize(
+    call: Call,
+    x: Value,
+    roi: Value | None = None,
+    scales: Value | None = None,
+    sizes: Value | None = None,
+    *,
+    antialias: int = 0,
+    axes: Ints | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Value:
+    chosen = call.axes(range(x.type.rank) if axes is None else axes, x.type.rank)
+    crops = coordinate_transformation_mode == "tf_crop_and_resize"
+    mix = Mix(
+        mode,
+        rounding=nearest_mode,
+        cubic=cubic_coeff_a,
+        antialias=bool(antialias),
+        drops_outside=bool(exclude_outside),
+        outside=extrapolation_value if crops else None,
+    )
+    if sizes is not None and sizes.type.numel != 0:
+        counts, factors = _by_sizes(call, x, chosen, call.sizes(sizes), keep_aspect_ratio_policy)
+    elif scales is not None:
+        counts, factors = _by_scales(x, chosen, call.constant(scales), crops, roi, call)
+    else:
+        raise ValueError("it has neither scales nor sizes")
+    spans = [(0.0, 1.0)] * len(chosen)
+    if crops and roi is not None:
+        ends = call.constant(roi).astype(np.float64).reshape(2, -1).T
+        spans = [(float(start), float(end)) for start, end in ends]
+    at = [
+        Positions(coordinate_transformation_mode, scale=factor, span=span)
+        for factor, span in zip(factors, spans, strict=True)
+    ]
+    return _resized(call, x, chosen, counts, mix, at)
+
+
+def _resized(
+    call: Call, x: Value, axes: Sequence[int], counts: Sequence[Dim], mix: Mix, at: Sequence
+) -> Value:
+    """Axes that stay as they are left alone: there every position is an element's own."""
+    moving = [
+        i
+        for i, axis in enumerate(axes)
+        if counts[i] != x.shape[axis] or at[i].span != (0.0, 1.0) or at[i].scale not in (None, 1.0)
+    ]
+    return resize(
+        call.b, x, [axes[i] for i in moving], [counts[i] for i in moving], mix,
+        [at[i] for i in moving],
+    )  # fmt: skip
+
+
+def _by_scales(
+    x: Value, axes: Sequence[int], scales: np.ndarray, crops: bool, roi: Any, call: Call
+) -> tuple[list[Dim], list[float | None]]:
+    counts: list[Dim] = []
+    spans = np.ones(len(axes))
+    if crops and roi is not None:
+        ends = call.constant(roi).astype(np.float64).reshape(2, -1)
+        spans = ends[1] - ends[0]
+    for axis, scale, span in zip(axes, scales.reshape(-1).tolist(), spans, strict=True):
+        size, factor = x.shape[axis], scale * span
+        if isinstance(size, int):
+            counts.append(int(np.floor(size * factor)))
+        elif factor.is_integer():
+            counts.append(size * int(factor))
+        elif (1 / factor).is_integer():
+            counts.append(floordiv(size, int(1 / factor)))
+        else:
+            raise Declined(f"an axis of {size} times {scale}")
+    return counts, [float(scale) for scale in scales.reshape(-1)]
+
+
+def _by_sizes(
+    call: Call, x: Value, axes: Sequence[int], sizes: Sequence[Dim], policy: str
+) -> tuple[list[Dim], list[float | None]]:
+    if policy == "stretch":
+        return list(sizes), [
+            to / size if isinstance(to, int) and isinstance(size, int) and size else None
+            for to, size in zip(sizes, (x.shape[axis] for axis in axes), strict=True)
+        ]
+    now = [call.static(x.shape[axis], "a size") for axis in axes]
+    wanted = [call.static(size, "a size") for size in sizes]
+    ratios = [to / size for to, size in zip(wanted, now, strict=True)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [int(np.floor(scale * size + 0.5)) for size in now], [scale] * len(now)
+
+
+@onnx_op("Resize", since=10)
+@onnx_op("Upsample", since=9)
+def _upsample(call: Call, x: Value, scales: Value, *, mode: str = "nearest") -> Value:
+    return _upsampled(call, x, call.constant(scales), mode)
+
+
+@onnx_op("Upsample")
+def _upsample_7(call: Call, x: Value, *, scales: tuple[float, ...], mode: str = "nearest") -> Value:
+    return _upsampled(call, x, np.array(scales), mode)
+
+
+def _upsampled(call: Call, x: Value, scales: np.ndarray, mode: str) -> Value:
+    axes = range(x.type.rank)
+    counts, factors = _by_scales(x, axes, scales, False, None, call)
+    at = [Positions("asymmetric", scale=factor) for factor in factors]
+    return _resized(call, x, axes, counts, Mix({"bilinear": "linear"}.get(mode, mode)), at)
+
+
+@onnx_op("GridSample")
+def _grid_sample(
+    call: Call,
+    x: Value,
+    grid: Value,
+    *,
+    align_corners: int = 0,
+    mode: str = "linear",
+    padding_mode: str = "zeros",
+) -> Value:
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    return grid_sample(
+        call.b,
+        x,
+        grid,
+        mode=names.get(mode, mode),
+        padding=padding_mode,
+        align_corners=bool(align_corners),
+    )
+
+
+@onnx_op("AffineGrid")
+def _affine_grid(call: Call, theta: Value, size: Value, *, align_corners: int = 0) -> Value:
+    """theta @ [position.., 1] for each position of a picture of `size`, from -1 to 1."""
+    b, dtype = call.b, theta.dtype
+    batch, _, *space = call.sizes(size)
+    columns = []
+    for number, count in reversed(list(enumerate(space))):  # x before y before z
+        line = b.iota(length=count, dtype=dtype)
+        if align_corners:
+            width = b.maximum(b.dim_value(value=count - 1, dtype=dtype), call.number(1, dtype))
+            line = b.div(b.mul(line, call.number(2, dtype)), width)
+        else:
+            line = b.mul(b.add(line, call.number(0.5, dtype)), call.number(2, dtype))
+            line = b.div(line, b.dim_value(value=count, dtype=dtype))
+        line = b.sub(line, call.number(1, dtype))
+        along = [1] * len(space)
+        along[number] = count
+        columns.append(call.broadcast(call.reshape(line, (*along, 1)), (*space, 1)))
+    ones = b.full(value=1.0, shape=(*space, 1), dtype=dtype)
+    places = b.concat(*columns, ones, axis=len(space))
+    flat = call.reshape(places, (types.TensorType(tuple(space), dtype).numel, len(space) + 1))
+    result = b.matmul(flat, theta, transpose_w=True)
+    return call.reshape(result, (batch, *space, len(space)))
