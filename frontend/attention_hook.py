@@ -23,15 +23,19 @@ class HookDeclined(Exception):
 
 @dataclass(frozen=True)
 class MaskMark:
-    """Stands where the model passes its mask: causal, and seeing the last `window` keys only."""
+    """Stands where the model passes its mask: causal, and seeing the last `window` keys only.
+
+    With `chunk`, only those of its own piece of so many positions.
+    """
 
     window: int | None
+    chunk: int | None = None
 
 
 _library = torch.library.Library("tilewright", "DEF")
 _library.define(
-    "attention(Tensor q, Tensor k, Tensor v, float scale, bool is_causal, int? window,"
-    " float? softcap) -> Tensor"
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, float scale, bool is_causal,"
+    " int? window, int? chunk, float? softcap) -> Tensor"
 )
 
 
@@ -40,12 +44,14 @@ def _fake_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    sinks: torch.Tensor | None,
     scale: float,
     is_causal: bool,
     window: int | None,
+    chunk: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """q: [B, H, S, D], k: [B, G, T, D], v: [B, G, T, Dv] -> [B, H, S, Dv]."""
+    """q: [B, H, S, D], k: [B, G, T, D], v: [B, G, T, Dv], sinks: [H] -> [B, H, S, Dv]."""
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
@@ -77,9 +83,13 @@ def attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function that transformers calls: [B, H, S, D] in, [B, S, H, Dv] out."""
+    """The attention function that transformers calls: [B, H, S, D] in, [B, S, H, Dv] out.
+
+    s_aux: [H], the score of one more key a head, whose value is 0.
+    """
     if not isinstance(attention_mask, MaskMark):
         raise HookDeclined(f"{type(module).__name__} passes a mask that it made by itself")
     if is_causal is False:
@@ -89,8 +99,9 @@ def attention(
     # functions; `sliding_window` only repeats it for kernels that take no mask.
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     cap = None if softcap is None else float(softcap)
+    mask = attention_mask
     result = torch.ops.tilewright.attention(
-        query, key, value, scale, True, attention_mask.window, cap
+        query, key, value, s_aux, scale, True, mask.window, mask.chunk, cap
     )
     return _contiguous(result), None
 
@@ -140,26 +151,32 @@ def describe_mask(
     """The mask function that transformers calls, with the rule of the mask as `mask_function`."""
     if kwargs.get("q_offset", 0) or kwargs.get("kv_offset", 0):
         raise HookDeclined("the mask is for a cache that already holds tokens")
-    windows, is_causal = _read_rule(mask_function)
-    if not is_causal:
+    found = _read_rule(mask_function)
+    if not found["causal"]:
         raise HookDeclined("the mask is not causal")
-    return MaskMark(min(windows) if windows else None)
+    if len(chunks := set(found["chunk"])) > 1:
+        raise HookDeclined("the mask has chunks of several sizes")
+    return MaskMark(min(found["window"], default=None), *chunks)
 
 
-def _read_rule(rule: Any) -> tuple[list[int], bool]:
-    """(windows, is_causal) of a mask rule built by transformers' own combinators."""
+def _read_rule(rule: Any) -> dict[str, list[int]]:
+    """The numbers of a mask rule built by transformers' own combinators, by what they are of."""
     from transformers import masking_utils
 
+    found: dict[str, list[int]] = {"causal": [], "window": [], "chunk": []}
     if rule is masking_utils.causal_mask_function:
-        return [], True
+        return found | {"causal": [1]}
     made_by = getattr(rule, "__qualname__", "").split(".")[0]
     held = dict(zip(rule.__code__.co_freevars, (c.cell_contents for c in rule.__closure__ or ())))
     if getattr(rule, "__module__", "") == masking_utils.__name__:
         if made_by == "and_masks" and set(held) == {"mask_functions"}:
             parts = [_read_rule(part) for part in held["mask_functions"]]
-            return [w for ws, _ in parts for w in ws], any(causal for _, causal in parts)
+            return {name: [n for part in parts for n in part[name]] for name in found}
         if made_by == "sliding_window_overlay" and set(held) == {"sliding_window"}:
-            return [int(held["sliding_window"])], False
+            return found | {"window": [int(held["sliding_window"])]}
+        # our sequences have no padding on the left
+        if made_by == "chunked_overlay" and set(held) == {"chunk_size", "left_padding"}:
+            return found | {"chunk": [int(held["chunk_size"])]}
     raise HookDeclined(f"the mask rule {getattr(rule, '__qualname__', rule)} is not known")
 
 

@@ -16,16 +16,18 @@ from ..ir.layout import NUM_TOKENS, POSITION_IDS
 from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType
-from . import attention_hook
+from . import attention_hook, triangles
 from .attention_hook import HookDeclined
 from .checkpoint import check_causal_lm, open_checkpoint
 from .dynamic_shapes import DynamicAxis
 from .experts_hook import batched_experts
-from .structural_copy import require_weights
+from .structural_copy import require_weights, structural_copy
 from .tokenizer_source import TokenizerSource, from_transformers
 from .torch_export import Imported, import_program
 from .trace import export
 
+# transformers' names of layers that keep more than keys and values, or something else
+_RECURRENT = frozenset(("conv", "linear_attention", "hybrid", "hybrid_sliding"))
 _EXAMPLE_TOKENS = 7  # any number but 0 and 1: it only steers torch's hints
 
 
@@ -87,8 +89,9 @@ def capture_causal_lm(
     else:
         module, arrays = _check_module(model), {}
         eos = _module_eos(module)
+    _refuse_recurrent(module)
     try:
-        imported, attention, notes = _capture(module, progress)
+        imported, attention, notes = _capture(_within_its_length(module), progress)
     except DimError as error:
         raise UnsupportedModel(
             "the model does not take any number of tokens",
@@ -137,6 +140,46 @@ def _check_module(model: Any) -> Any:
             fix="load it with AutoModelForCausalLM",
         )
     return model
+
+
+def _refuse_recurrent(module: Any) -> None:
+    """Raise `UnsupportedModel` where a layer keeps what is no keys and values."""
+    config = module.config.get_text_config()
+    layers = set(getattr(config, "layer_types", None) or ())
+    found = sorted(layers & _RECURRENT)
+    if found or (not layers and getattr(module, "_is_stateful", False)):
+        raise UnsupportedModel(
+            "the model keeps a recurrent state",
+            where=type(module).__name__,
+            facts=f"layers of type {', '.join(found)}" if found else "transformers says stateful",
+            fix="of a sequence only keys and values are kept: run this model in transformers",
+        )
+
+
+def _within_its_length(module: Any) -> Any:
+    """The module as it is for sequences no longer than its own limit, which are all we serve.
+
+    A copy, where its rotary tables grow with longer ones (dynamic NTK): their type is that of a
+    table which does not, and the table the one that they start from.
+    """
+    if not any(_grows(part) for part in module.modules()):
+        return module
+    module = structural_copy(module).module
+    for part in filter(_grows, module.modules()):
+        kinds = part.rope_type if isinstance(part.rope_type, dict) else {"": part.rope_type}
+        for layer, kind in kinds.items():
+            if "dynamic" in kind:
+                prefix = f"{layer}_" if layer else ""
+                start = getattr(part, f"{prefix}original_inv_freq")
+                setattr(part, f"{prefix}inv_freq", start)
+        plain = {layer: "default" if "dynamic" in kind else kind for layer, kind in kinds.items()}
+        part.rope_type = plain if isinstance(part.rope_type, dict) else plain[""]
+    return module
+
+
+def _grows(part: Any) -> bool:
+    kinds = getattr(part, "rope_type", None)
+    return "dynamic" in str(kinds) and hasattr(part, "max_seq_len_cached")
 
 
 class _Forward(torch.nn.Module):
@@ -201,7 +244,9 @@ def _trace(module: Any, progress: Progress) -> Imported:
     )
     # the example's length says nothing of the lengths to come
     symbols = {name: replace(s, hint=None) for name, s in imported.graph.symbols.items()}
-    return replace(imported, graph=imported.graph.replace(symbols=symbols))
+    graph = imported.graph.replace(symbols=symbols)
+    buffers = {name for name, _ in module.named_buffers()}
+    return replace(imported, graph=triangles.compared(graph, imported.weights, buffers))
 
 
 @contextmanager
@@ -280,6 +325,8 @@ def _facts(module: Any, graph: Graph, eos: tuple[int, ...]) -> ModelFacts:
     config = module.config.get_text_config()
     nodes = [node for node in graph.nodes if node.op.name == "attention"]
     heads = config.num_attention_heads
+    # a table of positions may be shorter than the config says, and so may what was traced
+    limits = (getattr(config, "max_position_embeddings", None), graph.symbols[NUM_TOKENS].hi)
     if nodes:
         kv_heads = tuple(_number(node.operands[1].shape[-3]) for node in nodes)
         head_dims = tuple(_number(node.operands[1].shape[-1]) for node in nodes)
@@ -291,7 +338,7 @@ def _facts(module: Any, graph: Graph, eos: tuple[int, ...]) -> ModelFacts:
     return ModelFacts(
         architecture=type(module).__name__,
         vocab_size=_number(graph.outputs[0].shape[-1]),
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=min((n for n in limits if n is not None), default=None),
         eos_ids=eos,
         num_layers=config.num_hidden_layers,
         num_heads=heads,

@@ -84,8 +84,10 @@ def divmod_dim(a: Dim, b: Dim, facts: Facts) -> tuple[Dim, Dim]:
             quotient = quotient + divided
     if isinstance(a, int):
         rest = a
-    if facts.proved_le(0, rest) and facts.proved_lt(rest, b):
-        return quotient, rest
+    # a multiple of b that was divided out may be what kept the rest from below 0
+    for whole in (0, -1):
+        if facts.proved_le(b * whole, rest) and facts.proved_lt(rest, b * whole + b):
+            return quotient + whole, rest - b * whole
     low, high = facts.bounds(rest)
     if isinstance(b, int) and low is not None and high is not None and low // b == high // b:
         return quotient + low // b, rest - b * (low // b)

@@ -11,9 +11,10 @@ NUM_ROWS = "rows"  # tokens whose logits are wanted
 WIDTH = "width"  # pages that a row of the page table holds
 NUM_PAGES = "pages"  # pages of each pool
 
-# Names of the batch that it takes, all i32 but tokens and positions.
+# Names of the batch that it takes, all i32 but tokens, positions and lengths.
 INPUT_IDS = "input_ids"  # [1, t] tokens, each below the number of logits
 POSITION_IDS = "position_ids"  # [1, t] where each token stands in its sequence
+LENGTHS = "lengths"  # [1, t] tokens known of its sequence when each token is computed first
 SLOTS = "slots"  # [t] page * W + offset; negative: write nothing
 PAGE_TABLE = "page_table"  # [seqs, width]
 QUERY_STARTS = "query_starts"  # [seqs + 1]

@@ -87,6 +87,14 @@ EXPENSIVE = frozenset("exp exp2 log log2 log10 log1p expm1 sin cos tanh erf sigm
 PREDICATES = frozenset("lt le gt ge eq ne isnan".split())  # their results are bool
 DIVISIONS = frozenset(("floordiv", "mod"))  # of integers, by what may not be 0
 
+_SIGNS = dict(
+    zip(
+        "add sub mul div floordiv mod and or xor shift_right lt le gt ge eq ne".split(),
+        "+ - * / // % & | ^ >> < <= > >= == !=".split(),
+        strict=True,
+    )
+)
+
 # elementwise ops by name, with their operands and scalars: expressions may call them as functions
 _DEFINED: dict[str, tuple[tuple[str, ...], str]] = {}
 
@@ -115,6 +123,21 @@ def substitute(tree: Scalar, args: Mapping[str, Scalar]) -> Scalar:
     if tree.fn == "arg":
         return args.get(tree.value, tree)
     return Scalar(tree.fn, tuple(substitute(a, args) for a in tree.args), tree.value)
+
+
+def scalar_text(tree: Scalar) -> str:
+    """The text that `parse_scalar` reads back to the tree, of numbers that are finite."""
+    args = [scalar_text(a) for a in tree.args]
+    match tree.fn:
+        case "arg" | "attr":
+            return tree.value
+        case "const":
+            return repr(tree.value)
+        case "not":
+            return f"(~{args[0]})"
+        case fn if fn in _SIGNS:
+            return f"({args[0]} {_SIGNS[fn]} {args[1]})"
+    return "(-" + args[0] + ")" if tree.fn == "neg" else f"{tree.fn}({', '.join(args)})"
 
 
 def functions_of(tree: Scalar) -> frozenset[str]:

@@ -4,17 +4,17 @@ from dataclasses import dataclass
 
 from ..ir.graph import Node, Value
 from ..ir.op import normalize_axis
-from ..ir.types import Shape
+from ..ir.types import Shape, bool_
 from .patterns import constant_of
 
-LOW = -1e4  # what is filled in for a score that is not seen is below this
+LOW = -1e4  # what is filled in for a score that is not seen is this or below
 LOWEST = -1e30
 MAX_DEPTH = 16  # ops between softmax and the product
 
 
 @dataclass(frozen=True)
 class MaskStep:
-    """One mask of the scores: `add` a float one, `keep` or `drop` where a bool one holds."""
+    """One mask of the scores: `add` a float one, `keep` or `drop` where a flag is not 0."""
 
     kind: str
     mask: Value
@@ -79,7 +79,7 @@ class _Reader:
         if product is None or product.op.name != "matmul":
             return "what softmax reads is not a product, scaled, capped and masked in this order"
         q, k = product.operands
-        if not 3 <= q.type.rank == k.type.rank == values.type.rank or len(self.shape) < 3:
+        if min(q.type.rank, k.type.rank, values.type.rank, len(self.shape)) < 3:
             return f"q is {q.type}, k is {k.type}, v is {values.type}: no axis of heads"
         self.inside.append(product)
         return Written(
@@ -135,12 +135,18 @@ class _Reader:
         return value
 
     def mask(self, value: Value) -> tuple[MaskStep, Value] | None:
-        """add(scores, m), where(c, scores, low), where(c, low, scores)  ->  the mask, the scores"""
+        """add(scores, m), where(c, scores, low), where(c, low, scores)  ->  the mask, the scores
+
+        And scores * c + low * (1 - c), of a c of 0 and 1.
+        """
         node = value.node
         if node is None:
             return None
         if node.op.name == "add":
             for scores, other in (node.operands, node.operands[::-1]):
+                if _has_product(scores) and (hidden := _filled(scores, other)) is not None:
+                    self.inside += [node, scores.node]
+                    return hidden
                 if _has_product(scores) and not _has_product(other):
                     self.inside.append(node)
                     return MaskStep("add", other), scores
@@ -148,7 +154,7 @@ class _Reader:
             condition, x, y = node.operands
             for kind, scores, fill in (("keep", x, y), ("drop", y, x)):
                 low = constant_of(fill)
-                if low is not None and low < LOW and _has_product(scores):
+                if low is not None and low <= LOW and _has_product(scores):
                     self.inside.append(node)
                     return MaskStep(kind, condition, low), scores
         return None
@@ -183,6 +189,29 @@ class _Reader:
             scale = scale / divisor if node.op.name == "div" else scale * (1 / divisor)
             value = self.plain(value)
         return value, scale
+
+
+def _filled(kept: Value, filled: Value) -> tuple[MaskStep, Value] | None:
+    """scores * c + low * (1 - c), of a c of 0 and 1  ->  the mask, the scores"""
+    left, right = kept.node, filled.node
+    if left is None or right is None or not left.op.name == right.op.name == "mul":
+        return None
+    for scores, seen in (left.operands, left.operands[::-1]):
+        for factor, unseen in (right.operands, right.operands[::-1]):
+            low, rest = constant_of(factor), unseen.node
+            if low is None or low > LOW or rest is None or rest.op.name != "sub":
+                continue
+            if constant_of(rest.operands[0]) == 1 and rest.operands[1] is seen and _is_flag(seen):
+                return MaskStep("keep", seen, low), scores
+    return None
+
+
+def _is_flag(value: Value) -> bool:
+    """Whether `value` is a bool as 0 and 1, behind views."""
+    node = value.node
+    while node is not None and node.op.is_renaming:
+        node = node.operands[0].node
+    return node is not None and node.op.is_cast and node.operands[0].dtype is bool_
 
 
 def _only_ones_differ(node: Node) -> bool:

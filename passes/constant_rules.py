@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from ..ir.builder import Builder
 from ..ir.graph import Node, Value
+from ..ir.op import normalize_axis
 from ..ir.types import bool_
 from .patterns import Any_, Numeral, OneOf, pat
 from .rewrite import rule, rules_among
@@ -93,6 +94,18 @@ def cast_of_constant(b: Builder, full: Node, root: Node):
 def iota_of_one(b: Builder, root: Node):
     """iota of one element  ->  full"""
     return b.full(value=root.attrs["start"], shape=(1,), dtype=root.attrs["dtype"])
+
+
+@rule(pat.cumsum(pat.full(bind="full"), bind="root"))
+def sum_of_constant(b: Builder, full: Node, root: Node):
+    """cumsum(full) of integers  ->  an iota along the axis"""
+    (shape, dtype), step = (root.results[0].shape, root.results[0].dtype), full.attrs["value"]
+    axis = normalize_axis(root.attrs["axis"], len(shape))
+    if not dtype.is_integer or dtype.bits < 32:
+        return None
+    steps = b.iota(length=shape[axis], start=step, step=step, dtype=dtype)
+    alone = (1,) * axis + shape[axis : axis + 1] + (1,) * (len(shape) - axis - 1)
+    return b.broadcast_to(b.reshape(steps, shape=alone), shape=shape)
 
 
 @rule(pat.slice(pat.iota(bind="iota"), bind="root"), may_share=True)

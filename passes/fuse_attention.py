@@ -15,6 +15,7 @@ from .attention_form import MaskStep, Written, divisor_of, read_attention
 from .manager import Pass
 from .masks import read_mask
 from .patterns import constant_of
+from .positions import read_bias
 from .rewrite import replace_nodes
 
 
@@ -71,7 +72,8 @@ def _build(b: Rebuilder, graph: Graph, found: Written) -> Value:
     mask = _joined_mask(b, found, q)
     operands = (q, k, v) if mask is None else (q, k, v, mask)
     result = b.attention(*operands, scale=found.scale, softcap=found.softcap)
-    if mask is None or found.is_guarded or _sees_something(graph, mask, q.shape[-2], k.shape[-2]):
+    sizes = *q.shape[-3:-1], k.shape[-2]
+    if mask is None or found.is_guarded or _sees_something(graph, mask, *sizes):
         return result
     # a row that sees nothing is 0 in our op, and 0 / 0 where softmax is written out
     return b.where(_seen(b, mask), result, b.constant(float("nan"), q.dtype))
@@ -84,13 +86,13 @@ def _seen(b: Builder, mask: Value) -> Value:
     return b.any(mask, axes=(-1,), keepdims=True)
 
 
-def _sees_something(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> bool:
+def _sees_something(graph: Graph, mask: Value, heads: Dim, queries: Dim, keys: Dim) -> bool:
     """Whether every query is known to see a key, or weighs the keys that the mask hides."""
     if _is_finite(mask):
         return True
-    reading = read_mask(graph, mask, queries, keys)
+    found = read_bias(graph, mask, heads, queries, keys)
     # causal is aligned with the last key: query i sees key i + keys - queries
-    return not reading.rest and graph.facts.proved_le(queries, keys)
+    return not isinstance(found, str) and graph.facts.proved_le(queries, keys)
 
 
 def _is_finite(mask: Value) -> bool:
@@ -124,25 +126,30 @@ def _joined_mask(b: Rebuilder, found: Written, q: Value) -> Value | None:
     """All masks as one: bool when each is and nothing but -inf was filled in, else added."""
     if not found.masks:
         return None
+
+    def flag(m: MaskStep) -> Value:
+        mask = b[m.mask]
+        return mask if mask.dtype is bool_ else b.ne(mask, b.constant(0, mask.dtype))
+
     if all(m.kind != "add" and m.fill == float("-inf") for m in found.masks):
         return reduce(
-            b.and_, (b.not_(b[m.mask]) if m.kind == "drop" else b[m.mask] for m in found.masks)
+            b.and_, (b.not_(flag(m)) if m.kind == "drop" else flag(m) for m in found.masks)
         )
     zero = b.constant(0.0, q.dtype)
 
     def term(m: MaskStep) -> Value:
-        mask = b[m.mask]
         if m.kind == "add":
+            mask = b[m.mask]
             return mask if mask.dtype == q.dtype else b.cast(mask, dtype=q.dtype)
         low = b.constant(m.fill, q.dtype)
-        return b.where(mask, zero, low) if m.kind == "keep" else b.where(mask, low, zero)
+        return b.where(flag(m), *((zero, low) if m.kind == "keep" else (low, zero)))
 
     return reduce(b.add, map(term, found.masks))
 
 
 def _simplified(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
     """Operands of attention: repeated KV heads and factors of q and k go into the op."""
-    q, k, v, *mask = operands
+    q, k, v, *others = operands
     keys, values = _unrepeated(k), _unrepeated(v)
     if keys is not None and values is not None and keys.shape[-3] == values.shape[-3]:
         findings.current().fire("repeated_heads")
@@ -151,7 +158,7 @@ def _simplified(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[V
     if (q, k, v) == tuple(operands[:3]):
         return None
     attrs = {**node.attrs, "scale": node.attrs["scale"] * by_q * by_k}
-    return b.node(node.op, [q, k, v, *mask], attrs).results
+    return b.node(node.op, [q, k, v, *others], attrs).results
 
 
 def _unscaled(x: Value) -> tuple[Value, float]:
@@ -192,7 +199,9 @@ def _without_mask(
     """attention(q, k, v, mask) whose mask says causal, or causal with a window  ->  attributes"""
     if len(operands) < 4:
         return None
-    q, k, v, mask = operands
+    q, k, v, mask, *sinks = operands
+    if sinks and constant_of(mask) is True:
+        return None
     reading = read_mask(graph, mask, q.shape[-2], k.shape[-2])
     if mask in reading.rest:
         findings.current().decline("mask", "no part of the mask reads as causal or a window")
@@ -206,7 +215,9 @@ def _without_mask(
     attrs = {**node.attrs, "is_causal": is_causal, "window": min(windows, default=None)}
     findings.current().fire("mask")
     if not reading.rest:
-        return b.node(node.op, [q, k, v], attrs).results
+        # sinks come with a mask
+        everything = [b.full(value=True, shape=(1, 1), dtype=bool_)] if sinks else []
+        return b.node(node.op, [q, k, v, *everything, *sinks], attrs).results
     findings.current().decline("mask", f"{len(reading.rest)} parts of the mask stay")
     rest = reduce(b.and_ if mask.dtype is bool_ else b.add, reading.rest)
-    return b.node(node.op, [q, k, v, rest], attrs).results
+    return b.node(node.op, [q, k, v, rest, *sinks], attrs).results

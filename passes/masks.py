@@ -12,6 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.index_map import Fill, Index, IndexContext, Mapped, Number, Read, map_index
 from ..ir.indexing import AxisFacts, broadcast_index
 from ..ir.scalar import Scalar
+from ..ir.types import bool_
 from .patterns import constant_of
 
 I, J = symbol("_i"), symbol("_j")
@@ -52,7 +53,7 @@ class Reading:
 
 def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
     """Read a mask of [..., queries, keys]. Recognizes nothing in one it does not understand."""
-    reader = _Reader(graph, queries, keys)
+    reader = MaskReader(graph, queries, keys)
     is_causal, rest = False, []
     widths: list[int] = []
     for part in _conjuncts(mask):
@@ -77,7 +78,9 @@ def _conjuncts(mask: Value) -> list[Value]:
     return [mask]
 
 
-class _Reader:
+class MaskReader:
+    """Follows elements of a mask from index to index, to conditions, integers and dims."""
+
     def __init__(self, graph: Graph, queries: Dim, keys: Dim):
         self.queries, self.keys = queries, keys
         self.is_finite = False  # a fill that was read is a large number, not minus infinity
@@ -92,7 +95,10 @@ class _Reader:
         return (self.added if part.dtype.is_float else self.holding)(part, index)
 
     def holding(self, value: Value, index: Index, wanted: bool = True) -> Conditions | None:
-        """The conditions under which a bool is `wanted`; of several only one form may say it."""
+        """The conditions under which a bool is `wanted`; of several only one form may say it.
+
+        Other numbers hold where they are not 0.
+        """
         known, node = constant_of(value), value.node
         if known is not None:
             return (Known(bool(known) == wanted),)
@@ -104,6 +110,14 @@ class _Reader:
         name, at = node.op.name, [(v, broadcast_index(index, v.type)) for v in node.operands]
         if name == "not":
             return self.holding(*at[0], not wanted)
+        if node.op.is_cast and bool_ in (value.dtype, node.operands[0].dtype):
+            return self.holding(*at[0], wanted)
+        if name == "ne" and constant_of(node.operands[1]) == 0:
+            return self.holding(*at[0], wanted)
+        if name == "where":
+            sides = [constant_of(v) for v in node.operands[1:]]
+            if None not in sides and bool(sides[0]) != bool(sides[1]):
+                return self.holding(*at[0], wanted == bool(sides[0]))
         if name == ("and" if wanted else "or"):  # not (a or b)  is  not a and not b
             parts = [self.holding(*operand, wanted) for operand in at]
             return None if None in parts else tuple(c for part in parts for c in part or ())
@@ -130,16 +144,10 @@ class _Reader:
         condition, then, other = node.operands
         at = broadcast_index(index, condition.type)
         for wanted, seen, unseen in ((True, then, other), (False, other, then)):
-            if constant_of(seen) == 0 and self.is_large_negative(unseen):
+            if constant_of(seen) == 0 and is_large_negative(unseen):
+                self.is_finite = self.is_finite or constant_of(unseen) != float("-inf")
                 return self.holding(condition, at, wanted)
         return None
-
-    def is_large_negative(self, value: Value) -> bool:
-        number = constant_of(value)
-        if number is None or number > -LARGE:
-            return False
-        self.is_finite = self.is_finite or number != float("-inf")
-        return True
 
     # ---- integers and views ----
 
@@ -202,7 +210,7 @@ class _Reader:
 class _Lookups(IndexContext):
     """Lookups whose index is a dim."""
 
-    def __init__(self, reader: _Reader, node: Node):
+    def __init__(self, reader: MaskReader, node: Node):
         self.reader, self.node = reader, node
         self.result, self.facts = node.results[0].type, reader.facts
         self.failed = False
@@ -211,6 +219,12 @@ class _Lookups(IndexContext):
         found = self.reader.integer(self.node.operands[operand], index)
         self.failed = self.failed or found is None
         return 0 if found is None else found
+
+
+def is_large_negative(value: Value) -> bool:
+    """Whether a float mask says by this number that a key is not seen."""
+    number = constant_of(value)
+    return number is not None and number <= -LARGE
 
 
 def _integer_of(tree: Scalar, operands: Mapping[str, Dim | None]) -> Dim | None:

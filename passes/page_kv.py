@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..ir.builder import Rebuilder
-from ..ir.dim import symbol
+from ..ir.dim import Dim, product, symbol
 from ..ir.errors import PassError, UnsupportedModel, listed
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import (
@@ -20,9 +20,10 @@ from ..ir.layout import (
     LayerKV,
     Pool,
 )
-from ..ir.types import DType, i32
+from ..ir.types import DType, f32, i32
 from . import findings
 from .manager import Outcome, Pass
+from .positions import Scores
 from .token_axis import TokenFacts, analyse
 
 NEW_SYMBOLS = (NUM_PAGES, NUM_SEQS, WIDTH)
@@ -46,7 +47,7 @@ class PageKv(Pass):
         facts = analyse(graph)
         facts.require(graph.name)
         layers = decide(graph, facts, self.kv_dtype)
-        layout = KVLayout(self.page_size, tuple(layers.values()))
+        layout = KVLayout(self.page_size, tuple(dict.fromkeys(layers.values())))
         for line in described(layout):
             findings.current().note(line)
         after = apply(graph, facts, layers, layout, self.max_seqs)
@@ -58,10 +59,14 @@ class PageKv(Pass):
 
 
 def decide(graph: Graph, facts: TokenFacts, kv_dtype: DType | None) -> dict[Node, LayerKV]:
-    """Pools for every attention over tokens. UnsupportedModel lists what has no paged form."""
+    """Pools for every attention over tokens, the same for those of the same keys and values.
+
+    UnsupportedModel lists what has no paged form.
+    """
     layers: dict[Node, LayerKV] = {}
+    made: dict[tuple[Value, Value, int | None], LayerKV] = {}
     problems: list[str] = []
-    found = [n for n in graph.nodes if n.op.name == "attention"]
+    found = [n for n in graph.nodes if n in facts.needed and n in facts.scores]
     for number, node in enumerate(found):
         if facts.axes[node.operands[1]] is None:
             continue  # every token over the same keys: nothing to keep
@@ -70,11 +75,11 @@ def decide(graph: Graph, facts: TokenFacts, kv_dtype: DType | None) -> dict[Node
             where = f" ({node.loc})" if node.loc else ""
             problems.append(f"attention {number}{where}: {problem}")
             continue
-        k, v = (
-            _pool(f"{name}_{len(layers)}", value, kv_dtype)
-            for name, value in zip("kv", node.operands[1:3])
-        )
-        layers[node] = LayerKV(k, v, node.attrs["window"])
+        (k, v), window = node.operands[1:3], _scores(facts, node).window
+        if (k, v, window) not in made:
+            pools = (_pool(f"{n}_{len(made)}", x, kv_dtype) for n, x in (("k", k), ("v", v)))
+            made[k, v, window] = LayerKV(*pools, window)
+        layers[node] = made[k, v, window]
     if problems:
         raise UnsupportedModel(
             "some attention has no paged form",
@@ -82,6 +87,12 @@ def decide(graph: Graph, facts: TokenFacts, kv_dtype: DType | None) -> dict[Node
             fix="compile the model as a plain module: tilewright.compile(module)",
         )
     return layers
+
+
+def _scores(facts: TokenFacts, node: Node) -> Scores:
+    found = facts.scores[node]
+    assert isinstance(found, Scores), "what cannot be read was refused"
+    return found
 
 
 def _unpaged(node: Node) -> str | None:
@@ -141,22 +152,39 @@ def apply(
     }
     positions = set(facts.positions)
     for node in graph.nodes:
+        if node not in facts.needed:
+            continue
         with b.at(node.loc):
             if node in layers:
                 kv = layers[node]
-                q, k, v = (_tokens_first(b, b[x]) for x in node.operands)
-                full = []
+                q, k, v = (_tokens_first(b, b[x]) for x in node.operands[:3])
                 for pool, x in ((kv.k, k), (kv.v, v)):
-                    b.updates[pool.state] = b.kv_append(pools[pool], x, slots)
-                    full.append(b.updates[pool.state])
-                kept = {name: node.attrs[name] for name in ("scale", "window", "softcap")}
-                out = b.paged_attention(q, *full, table, starts, lens, **kept)
+                    if pool.state not in b.updates:
+                        b.updates[pool.state] = b.kv_append(pools[pool], x, slots)
+                full = [b.updates[pool.state] for pool in (kv.k, kv.v)]
+                scores = _scores(facts, node)
+                attrs = {name: node.attrs[name] for name in ("scale", "softcap")}
+                attrs |= {
+                    name: getattr(scores, name) for name in ("window", "seen", "bias", "sink")
+                }
+                operands = (q, *full, table, starts, lens, *_heads(b, scores, q.shape[1]))
+                out = b.paged_attention(*operands, **attrs)
                 b[node.results[0]] = _heads_first(b, out)
             elif node in positions:
                 b[node.results[0]] = _position(b, graph, node, t)
             else:
                 b.copy(node)
     return b.finish()
+
+
+def _heads(b: Rebuilder, scores: Scores, count: Dim) -> list[Value]:
+    """The operand `heads` where there are numbers of heads: [H, n]."""
+    columns = []
+    for value in scores.columns:
+        x = b.cast(b[value], dtype=f32)
+        x = b.reshape(x, shape=(product(x.shape), 1))
+        columns.append(b.broadcast_to(x, shape=(count, 1)))
+    return [b.concat(*columns, axis=1)] if columns else []
 
 
 def _tokens_first(b: Rebuilder, x: Value) -> Value:

@@ -18,6 +18,7 @@ from .fuse_rope import FuseRope
 from .fuse_softmax import FuseSoftmax
 from .group_experts import GroupExperts
 from .hoist_transposes import HoistTransposes
+from .lengths_of_tokens import LengthsOfTokens
 from .manager import Pass
 from .merge_projections import MergeProjections
 from .narrow_logits import NarrowLogits
@@ -88,6 +89,7 @@ def language_model(
     """A causal language model over a paged cache: `tilewright.LLM`."""
     return (
         *recognize(),
+        LengthsOfTokens(),
         PageKv(page_size, kv_dtype, max_tokens, max_seqs),
         NarrowLogits(argmax=not samples),  # after paging: rows of tokens mean something only then
         *((SampleTokens(),) if samples else ()),

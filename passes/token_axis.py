@@ -19,18 +19,24 @@ from ..ir.index_map import Number, SymbolContext, compared, leaves
 from ..ir.indexing import AxisFacts, divmod_dim, simplified
 from ..ir.op import get_op
 from ..ir.text import print_node, value_names
+from .positions import Scores, read_scores
 
 ATTENTION = get_op("attention")  # where tokens may meet
 
 
 @dataclass(frozen=True)
 class TokenFacts:
-    """For each value the axis along which its tokens' rows lie, None when all tokens share it."""
+    """For each value the axis along which its tokens' rows lie, None when all tokens share it.
+
+    Of masks that are read as positions no value counts: `needed` are the nodes besides.
+    """
 
     symbol: str  # the size of the token axis
     axes: Mapping[Value, int | None]
     problems: tuple[str, ...]  # ops that mix tokens, as they print, with the reason
     positions: tuple[Node, ...]  # iota over the tokens: positions, really
+    needed: frozenset[Node]
+    scores: Mapping[Node, Scores | str]  # of each attention
 
     def require(self, model: str) -> None:
         """UnsupportedModel that lists the ops that mix tokens, the first when there are many."""
@@ -65,12 +71,21 @@ def analyse(graph: Graph) -> TokenFacts:
     ops = Axes(graph.facts)
     for value in graph.arguments():
         axes[value] = rows_of(value.shape, tokens)
+    scores = {node: read_scores(graph, node) for node in graph.nodes if node.op is ATTENTION}
+    needed = _needed(graph, scores, tokens)
     problems: list[str] = []
     positions: list[Node] = []
     names = value_names(graph)
     for node in graph.nodes:
+        if node not in needed:
+            axes.update(dict.fromkeys(node.results))
+            continue
         try:
-            axis = _transfer(node, [axes[v] for v in node.operands], ops, tokens)
+            places = [axes[v] for v in node.operands]
+            if node.op is ATTENTION and any(place is not None for place in places):
+                axis = _attention(node, places[:3], scores[node])
+            else:
+                axis = _transfer(node, places, ops, tokens)
         except Mixing as reason:
             where = f"   ({node.loc})" if node.loc else ""
             problems.append(f"{print_node(node, names)}{where}: {reason}")
@@ -79,7 +94,24 @@ def analyse(graph: Graph) -> TokenFacts:
             positions.append(node)
         for result in node.results:
             axes[result] = axis
-    return TokenFacts(tokens, axes, tuple(problems), tuple(positions))
+    return TokenFacts(tokens, axes, tuple(problems), tuple(positions), needed, scores)
+
+
+def _needed(graph: Graph, scores: Mapping[Node, Scores | str], tokens: str) -> frozenset[Node]:
+    """The nodes that results are made of; of masks over tokens, the numbers of heads alone."""
+    wanted = {*graph.outputs, *graph.updates.values()}
+    needed: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if wanted.isdisjoint(node.results):
+            continue
+        needed.add(node)
+        read = scores.get(node)
+        if read is None or str(node.operands[1].shape[-2]) != tokens:
+            wanted.update(node.operands)
+        else:
+            columns = read.columns if isinstance(read, Scores) else ()
+            wanted.update((*node.operands[:3], *columns))
+    return frozenset(needed)
 
 
 def _transfer(node: Node, places: list[int | None], axes: Axes, tokens: str) -> int | None:
@@ -89,8 +121,6 @@ def _transfer(node: Node, places: list[int | None], axes: Axes, tokens: str) -> 
     if all(place is None for place in places):
         _check_shared(node, axes, tokens)
         return None
-    if node.op is ATTENTION:
-        return _attention(node, places)
     along = follow(node, places, axes, tokens)
     if isinstance(along, str):
         raise Mixing(f"{along} the token axis")
@@ -165,15 +195,17 @@ def _check_shared(node: Node, axes: Axes, tokens: str) -> None:
         raise Mixing(f"{TOLD} the token axis")
 
 
-def _attention(node: Node, places: list[int | None]) -> int | None:
+def _attention(node: Node, places: list[int | None], scores: Scores | str) -> int | None:
     tokens = [v.type.rank - 2 for v in node.operands[:3]]
-    if len(node.operands) > 3:
-        raise Mixing("its mask was not recognized as causal, or causal with a window")
-    if places[0] == tokens[0] and places[1] is None and places[2] is None:
-        return None if node.attrs["is_causal"] else places[0]
-    if places[:3] != tokens:
+    if isinstance(scores, str):
+        raise Mixing(scores)
+    if places == [tokens[0], None, None]:  # every token over the same keys
+        if len(node.operands) > 3 or scores.is_causal:
+            raise Mixing("its mask tells how many tokens there are")
+        return tokens[0]
+    if places != tokens:
         raise Mixing("its tokens are not along the axis of queries and keys")
-    if not node.attrs["is_causal"]:
+    if not scores.is_causal:
         raise Mixing("it is not causal: a token sees later ones")
     return tokens[0]
 

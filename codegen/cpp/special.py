@@ -1,10 +1,12 @@
 """Attention and sampling: fixed templates, filled with sizes."""
 
 from ...ir.dim import Dim, product
-from ...ir.types import bool_
-from ..loops import LoopKernel, Sample
-from ..templates.attention import Attention, Located
+from ...ir.types import DType, bool_, f32, i32
+from ..loops import Element, LoopKernel, Sample
+from ..templates.attention import Attention, Heads, Located
 from . import dims
+from .elements import Scope
+from .scalars import VALUE_TYPES, convert
 
 _KINDS = {"f32": "TwF32", "bf16": "TwBF16", "f16": "TwF16", "bool": "TwBool"}
 
@@ -27,6 +29,7 @@ def emit_attention(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
         f"    TwAttention<{name}_shape> s = {name}_sizes(d);",
         *("    " + line for line in dims.given(kernel.symbols)),
         *(f"    {line}" for line in _pointers(kernel, part)),
+        *(() if part.heads is None else (f"    s.numbers = (const float*)p[{part.heads.param}];",)),
         *(
             f"    s.{field} = (const int32_t*)p[{number}];"
             for field, number in zip(("table", "starts", "context"), pointers)
@@ -44,6 +47,7 @@ def _views(part: Attention) -> dict[str, Located]:
 def _shape(kernel: LoopKernel, part: Attention) -> list[str]:
     kinds = {n: _KINDS[kernel.params[v.param].type.dtype.name] for n, v in _views(part).items()}
     is_bool = part.mask is not None and kernel.params[part.mask.param].type.dtype == bool_
+    heads = part.heads or Heads(0, 0, None)
     page_size = 0 if part.pages is None else part.pages.size
     return [
         *(f"typedef {kind} {n.upper()};" for n, kind in kinds.items()),
@@ -55,6 +59,37 @@ def _shape(kernel: LoopKernel, part: Attention) -> list[str]:
         f"static constexpr bool causal = {str(part.is_causal).lower()};",
         f"static constexpr int mask_kind = {0 if part.mask is None else 1 if is_bool else 2};",
         f"static constexpr float scale = {part.scale!r}, softcap = {part.softcap or 0.0!r};",
+        f"static constexpr int64_t columns = {heads.columns};",
+        f"static constexpr int64_t sink = {-1 if heads.sink is None else heads.sink};",
+        *_of_positions(kernel, "picks", "seen", part.seen, bool_, i32, 0),
+        *_of_positions(kernel, "biased", "bias", part.bias, f32, f32, heads.columns),
+    ]
+
+
+def _of_positions(
+    kernel: LoopKernel,
+    flag: str,
+    name: str,
+    element: Element | None,
+    result: DType,
+    dtype: DType,
+    columns: int,
+) -> list[str]:
+    """A member function of the positions of a query and of a key; `flag` says whether there is."""
+    has = f"static constexpr bool {flag} = {str(element is not None).lower()};"
+    if element is None:
+        return [has]
+    texts = {"position": "position", "key": "key"}
+    texts |= {f"head{i}": f"head[{i}]" for i in range(columns)}
+    scope = Scope(kernel, refs={n: (text, frozenset()) for n, text in texts.items()})
+    value = convert(scope.emit(element), element.dtype, result)
+    given = f"{VALUE_TYPES[dtype.name]} position, {VALUE_TYPES[dtype.name]} key"
+    return [
+        has,
+        f"TW_INLINE {VALUE_TYPES[result.name]} {name}(const float* head, {given}) {{",
+        *("    " + line for line in scope.lines),
+        f"    return {value};",
+        "}",
     ]
 
 

@@ -190,6 +190,15 @@ struct TwAttentionRun {
             }
             if (S::mask_kind == 2) scale = 1;
         }
+        const float* head = s.numbers + head_of(t, r) * S::columns;
+        if constexpr (S::biased) {
+            for (int64_t j = 0; j < count; ++j)
+                x[j] = x[j] * scale + S::bias(head, position, first + j);
+            scale = 1;
+        }
+        if constexpr (S::picks)
+            for (int64_t j = 0; j < count; ++j)
+                if (!S::seen(head, position, first + j)) x[j] = -TW_INF;
         for (int64_t j = 0; j < tw_lesser(lo, width); ++j) x[j] = -TW_INF;
         for (int64_t j = tw_greater(hi, 0); j < width; ++j) x[j] = -TW_INF;
 #if TW_MATRIX
@@ -200,10 +209,11 @@ struct TwAttentionRun {
         tw_weigh(x, width, scale, part_top + r, part_total + r);
     }
 
-    void clear(int64_t rows) {
+    // What each row starts from: nothing, or its sink.
+    void clear(const TwTile& t, int64_t rows) {
         for (int64_t r = 0; r < rows; ++r) {
-            top[r] = -TW_INF;
-            total[r] = 0;
+            top[r] = S::sink < 0 ? -TW_INF : s.numbers[head_of(t, r) * S::columns + S::sink];
+            total[r] = S::sink < 0 ? 0 : 1;
             for (int64_t d = 0; d < S::padded; ++d) sums[r * S::padded + d] = 0;
         }
     }
@@ -253,7 +263,7 @@ static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {
         const int64_t rows = t.count * S::group;
         run.load_q(t);
         if (!by_split) {
-            run.clear(rows);
+            run.clear(t, rows);
             for (int64_t i = 0; i * TW_SPLIT < t.context; ++i)
                 if (run.attend(t, i))
                     for (int64_t r = 0; r < rows; ++r)
@@ -275,7 +285,7 @@ static void tw_attention(const TwAttention<SHAPE>& s, const TwTeam* team) {
         tw_barrier(team);
         while (tw_find_tile(s, tw_take(team, 1), false, &t, &split)) {
             const int64_t rows = t.count * S::group;
-            run.clear(rows);
+            run.clear(t, rows);
             for (int64_t r = 0; r < rows; ++r) {
                 const float* from =
                     partial + ((t.row + r / S::group) * S::heads + run.head_of(t, r)) * per_row;

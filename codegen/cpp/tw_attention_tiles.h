@@ -8,7 +8,10 @@
 
 // SHAPE has the constants of one layer: heads, kv_heads, head_dim, value_dim, page_size (0: dense),
 // causal, scale, softcap (0: none), window (0: none), mask_kind (0: none, 1: bool, 2: added),
-// batch_rank, and the element types Q, K, V, OUT and MASK.
+// columns (of `numbers`, which each head has), sink (the column that is the score of a key without
+// value; -1: none), batch_rank, and the element types Q, K, V, OUT and MASK. Where it `picks`, it
+// has the function seen, where it is `biased` the function bias: of a head's numbers and of the
+// positions of a query and a key.
 //
 // Dense, a sequence is an index of the batch: `tokens` queries and `keys` keys each, which lie
 // where the strides say. Over pages, tokens of all sequences are laid end to end.
@@ -22,6 +25,7 @@ struct TwAttention : SHAPE {
     View q, k, v, out, mask;
     int64_t mask_key;  // stride
     const int32_t *table, *starts, *context;
+    const float* numbers;
     int64_t tokens, keys, sequences, width;
     int64_t batch[SHAPE::batch_rank + 1];
 

@@ -13,13 +13,15 @@ from ...ir.facts import Facts
 from ...ir.graph import Node, Value
 from ...ir.index_map import stored_strides, strided_sources
 from ...ir.indexing import coefficient_of
+from ...ir.ops.attention import score_trees
+from ...ir.scalar import Scalar
 from ...ir.target import Target
-from ...ir.types import f32
+from ...ir.types import DType, f32, i32
 from ..cost import scaled
 from ..elements import index_facts
 from ..groups import Groups
-from ..inline import Inliner
-from ..loops import Load, LoopKernel, Part, feed_dtype
+from ..inline import Inliner, build_scalar
+from ..loops import Element, Load, LoopKernel, Part, Ref, feed_dtype
 from .template import (
     STAGES,
     WARPS,
@@ -62,8 +64,23 @@ class Pages:
 
 
 @dataclass(frozen=True)
+class Heads:
+    """Numbers of each query head: the parameter, f32 [heads, columns].
+
+    `sink`: the column that is the score of a key without value.
+    """
+
+    param: int
+    columns: int
+    sink: int | None
+
+
+@dataclass(frozen=True)
 class Attention(Part):
     """softmax(cap(scale * q k^T) + mask) v, as the ops in ir/ops/attention.py have it.
+
+    `seen` and `bias` are of the Refs position and key, i32 in `seen` and f32 in `bias`, and of
+    head0, head1, ... (f32) as well in `bias`.
 
     Strides of q, out and mask are those of (*batch, query head, query), and of the key for mask; of
     k and v those of (*batch, KV head, key), or with pages of (page, KV head, slot). The elements of
@@ -87,6 +104,9 @@ class Attention(Part):
     is_causal: bool
     window: int | None
     softcap: float | None
+    heads: Heads | None = None
+    seen: Element | None = None
+    bias: Element | None = None
 
     @property
     def tokens(self) -> Dim:
@@ -242,6 +262,7 @@ def _dense_splits(part: Attention, facts: Facts, target: Target) -> int:
 
 def _dense(inliner: Inliner, node: Node, given: dict[str, Value], output: Value) -> Attention:
     q, k, v, mask = given["q"], given["k"], given["v"], given.get("mask")
+    sinks = given.get("sinks")
     *batch, heads, queries, head_dim = q.shape
     return Attention(
         q=_view(inliner, node, q),
@@ -257,6 +278,7 @@ def _dense(inliner: Inliner, node: Node, given: dict[str, Value], output: Value)
         num_kv_heads=k.shape[-3],
         head_dim=head_dim,
         value_dim=v.shape[-1],
+        heads=None if sinks is None else Heads(inliner.param(sinks), 1, 0),
         **node.attrs,
     )
 
@@ -265,6 +287,10 @@ def _paged(inliner: Inliner, node: Node, given: dict[str, Value], output: Value)
     q, k, v, table = (given[n] for n in ("q", "k_pool", "v_pool", "page_table"))
     tokens, heads, head_dim = q.shape
     _, kv_heads, page_size, value_dim = v.shape
+    attrs = dict(node.attrs)
+    sink, value = attrs.pop("sink"), given.get("heads")
+    columns = 0 if value is None else value.shape[1]
+    picks, adds = score_trees(attrs.pop("seen"), attrs.pop("bias"), columns)
     return Attention(
         q=_tokens_last(_view(inliner, node, q)),
         k=_pool(inliner, k),
@@ -284,8 +310,16 @@ def _paged(inliner: Inliner, node: Node, given: dict[str, Value], output: Value)
         head_dim=head_dim,
         value_dim=value_dim,
         is_causal=True,
-        **node.attrs,
+        heads=None if value is None else Heads(inliner.param(value), columns, sink),
+        seen=_of_positions(picks, i32, 0),
+        bias=_of_positions(adds, f32, columns),
+        **attrs,
     )
+
+
+def _of_positions(tree: Scalar | None, dtype: DType, columns: int) -> Element | None:
+    names = ("position", "key", *(f"head{i}" for i in range(columns)))
+    return tree and build_scalar(tree, {name: Ref(name, dtype) for name in names}, {}, dtype)
 
 
 def _tokens_last(view: Located) -> Located:

@@ -12,13 +12,15 @@ from math import e, log, log2
 
 from ...ir.dim import Dim, ceildiv, product
 from ...ir.types import bool_, f32
-from ..loops import LoopKernel, feed_dtype
+from ..loops import Element, LoopKernel, feed_dtype
 from ..templates.attention import Attention, AttentionSchedule, Located
 from ..templates.template import power_of_2
+from .elements import Env, Val
 from .launch import Context, Emitter
 from .names import value_type
 
 LOG2_E, LN_2 = log2(e), log(2)
+STEP = frozenset(("number",))  # the axis of the loop over tiles of keys
 
 
 class AttentionEmitter(Emitter):
@@ -48,7 +50,7 @@ class AttentionEmitter(Emitter):
         # around. A mask is added to scaled scores, and only their differences are multiplied with
         # log2 e: masks hold the lowest number there is.
         self.factor = part.scale if part.softcap is None else part.softcap
-        self.is_folded = self.factor >= 0 and not self.adds_mask
+        self.is_folded = self.factor >= 0 and not self.adds_mask and part.bias is None
 
     def text(self, dim: Dim) -> str:
         return self.scalars.dim(dim).text
@@ -171,10 +173,9 @@ q_mask = in_rows[:, None] & in_dims[None, :]
 q_first = {self.first(part.q)}
 q = tl.load(q_first + q_at[:, None] + dims[None, :], mask=q_mask, other=0.0)
 q = q.to({value_type(self.feed)})
-top = tl.full([{self.rows}], float("-inf"), tl.float32)
-mass = tl.zeros([{self.rows}], tl.float32)
 acc = tl.zeros([{self.rows}, {self.v_width}], tl.float32)
 num_keys = {seen if part.is_causal else "context"}""")
+        self.load_heads()
         for name, view in (("keys", part.k), ("values", part.v)):
             head_stride = view.strides[-2]
             head = "head" if part.pages else "head.to(tl.int64)"
@@ -185,6 +186,23 @@ num_keys = {seen if part.is_causal else "context"}""")
             self.lines(f"""
 mask_at = {self.row_offsets(part.mask)}
 mask_first = {self.first(part.mask)}""")
+
+    def load_heads(self) -> None:
+        """The numbers of each row's head, and what a row starts from: nothing, or its sink."""
+        heads = self.part.heads
+        for i in range(0 if heads is None else heads.columns):
+            at = f"p{heads.param} + query_head * {heads.columns} + {i}"
+            self.lines(f"head{i} = tl.load({at}, mask=in_rows, other=0.0)")
+        if heads is None or heads.sink is None:
+            self.lines(f"""
+top = tl.full([{self.rows}], float("-inf"), tl.float32)
+mass = tl.zeros([{self.rows}], tl.float32)""")
+            return
+        scaled = f" * {LOG2_E!r}" if self.is_folded else ""
+        # of several programs that share the keys, one has the sink
+        self.lines(f"""
+mass = tl.where(split == 0, tl.full([{self.rows}], 1.0, tl.float32), 0.0)
+top = tl.where(split == 0, head{heads.sink}{scaled}, float("-inf"))""")
 
     def walk(self) -> None:
         """The loops over tiles of keys: those that every row sees whole, then the others."""
@@ -203,15 +221,16 @@ each = (tile_high - tile_low + {splits - 1}) // {splits}
 tile_low += split * each
 tile_high = tl.minimum(tile_low + each, tile_high)""")
         if (queries == 1 and part.is_causal) or part.window is not None:
-            with self.body.block("for number in range(tile_low, tile_high):"):
+            with self.body.block("for number in range(tile_low, tile_high):", STEP):
                 self.step(is_partial=True)
             return
         seen = "(context - stop + query + 1)" if part.is_causal else "num_keys"
         self.lines(f"""
 tile_whole = tl.minimum({seen} // {keys}, tile_high)""")
-        with self.body.block("for number in range(tile_low, tile_whole):"):
+        with self.body.block("for number in range(tile_low, tile_whole):", STEP):
             self.step(is_partial=False)
-        with self.body.block("for number in range(tl.maximum(tile_low, tile_whole), tile_high):"):
+        rest = "tl.maximum(tile_low, tile_whole), tile_high"
+        with self.body.block(f"for number in range({rest}):", STEP):
             self.step(is_partial=True)
 
     def step(self, *, is_partial: bool) -> None:
@@ -241,7 +260,7 @@ scores = tl.dot(q, k{precision})""")
         self.lines(f"""
 now = tl.maximum(top, tl.max(scores, axis=1){scaled})""")
         base = "now"
-        if is_partial or part.mask is not None:
+        if is_partial or part.mask is not None or part.seen is not None:
             base = "base"
             self.lines('base = tl.where(now == float("-inf"), 0.0, now)')
         below, kept = f"scores{scaled} - {base}[:, None]", f"top - {base}"
@@ -286,7 +305,11 @@ row = page * {part.num_kv_heads * pages.size} + key % {pages.size}""")
             self.lines(f"scores = tanh(scores * {part.scale / part.softcap!r})")
         if not self.is_folded:
             self.lines(f"scores = scores * {self.factor!r}")
+        if part.bias is not None:
+            self.lines(f"scores += {self.of_positions(part.bias, '.to(tl.float32)')}")
         seen = []
+        if part.seen is not None:
+            seen.append(self.of_positions(part.seen))
         if is_partial and part.is_causal:
             seen.append("(key[None, :] <= position[:, None])")
         elif is_partial:
@@ -306,6 +329,14 @@ mask = tl.load(mask_place, mask={inside}, other=0)""")
         if seen:
             self.lines(f"""
 scores = tl.where({" & ".join(seen)}, scores, float("-inf"))""")
+
+    def of_positions(self, element: Element, cast: str = "") -> str:
+        """The value of `seen` or `bias` over the tile."""
+        heads = range(0 if self.part.heads is None else self.part.heads.columns)
+        texts = {"position": f"position[:, None]{cast}", "key": f"key[None, :]{cast}"}
+        texts |= {f"head{i}": f"head{i}[:, None]" for i in heads}
+        refs = {name: Val(text, STEP) for name, text in texts.items()}
+        return Env(self.body, self.kernel, refs=refs).value(element).text
 
     def store(self) -> None:
         part, width = self.part, self.part.value_dim

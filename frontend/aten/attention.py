@@ -1,7 +1,6 @@
 """Attention: torch's fused operation, and the one that the Hugging Face hook leaves behind."""
 
 import math
-from typing import Any
 
 from ...ir import types
 from ...ir.dim import Dim
@@ -11,9 +10,27 @@ from .view import common_shape
 
 
 @handles("tilewright.attention.default")
-def _hooked(call: Call, q: Value, k: Value, v: Value, *settings: Any) -> Value:
-    names = ("scale", "is_causal", "window", "softcap")
-    return call.b.attention(q, k, v, **dict(zip(names, settings, strict=True)))
+def _hooked(
+    call: Call,
+    q: Value,
+    k: Value,
+    v: Value,
+    sinks: Value | None,
+    scale: float,
+    is_causal: bool,
+    window: int | None,
+    chunk: int | None,
+    softcap: float | None,
+) -> Value:
+    b, others = call.b, []
+    if chunk is not None:
+        piece = b.floordiv(b.iota(length=q.shape[-2]), b.constant(chunk, types.i64))
+        others = [b.eq(call.reshape(piece, (q.shape[-2], 1)), piece)]
+    if sinks is not None:  # they come with a mask
+        others = others or [b.full(value=True, shape=(1, 1), dtype=types.bool_)]
+        others.append(call.value(sinks, types.f32))
+    attrs = {"scale": scale, "is_causal": is_causal, "window": window, "softcap": softcap}
+    return b.attention(q, k, v, *others, **attrs)
 
 
 @handles("scaled_dot_product_attention.default")

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..op import broadcast_shapes, op
+from ..scalar import Scalar, evaluate_scalar, parse_scalar
 from ..types import bf16, bool_, f16, f32, i32
 
 STORED = (f32, bf16, f16)  # what kernels take; they compute in f32
@@ -23,6 +24,7 @@ def attention(
     k,
     v,
     mask=None,
+    sinks=None,
     *,
     scale: float,
     is_causal: bool = False,
@@ -36,7 +38,9 @@ def attention(
     H is a multiple of G: query head h reads KV head h // (H / G). is_causal lets query i of S see
     keys up to i + T - S. window w lets it see only the last w of those. softcap c replaces a score
     s by c * tanh(s / c). mask broadcasts to [..., H, S, T]: bool (true: seen) or added to scores.
-    A query that sees nothing gives 0. Vaswani et al., 2017, eq. 1; scores and sums in float32.
+    sinks: [H] f32, the score of one more key a head, whose value is 0 and which all queries see;
+    they come with a mask, which may be true everywhere. A query that sees nothing gives 0.
+    Vaswani et al., 2017, eq. 1; scores and sums in float32.
     """
     if min(q.rank, k.rank, v.rank) < 3 or not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"q is {q}, k is {k}, v is {v}: need one dtype and rank 3 or more")
@@ -53,27 +57,25 @@ def attention(
             )
         if mask.dtype not in (bool_, q.dtype):
             raise TypeError(f"mask is {mask}: must be bool or {q.dtype}")
+    if sinks is not None and (sinks.shape, sinks.dtype) != ((heads,), f32):
+        raise TypeError(f"sinks are {sinks}: must be f32[{heads}]")
     return q.with_shape((*q.shape[:-1], v.shape[-1]))
 
 
 @attention.set_refusal
-def _(q, k, v, mask=None, **attrs):
+def _(q, k, v, *others, **attrs):
     return _refusal(q, k, v)
 
 
 @attention.set_reference
-def _(q, k, v, mask=None, *, scale, is_causal, window, softcap):
+def _(q, k, v, mask=None, sinks=None, *, scale, is_causal, window, softcap):
     group = q.shape[-3] // k.shape[-3]
     k, v = np.repeat(k, group, -3), np.repeat(v, group, -3)
     scores = q @ np.swapaxes(k, -1, -2) * q.dtype.type(scale)
     queries, keys = scores.shape[-2:]
     position = np.arange(queries)[:, None] + (keys - queries)
-    return (
-        masked_softmax(
-            scores, visible(position, np.arange(keys)[None, :], is_causal, window), mask, softcap
-        )
-        @ v
-    )
+    seen = visible(position, np.arange(keys)[None, :], is_causal, window)
+    return masked_softmax(scores, seen, mask, softcap, sinks) @ v
 
 
 def visible(position, key, is_causal: bool, window: int | None):
@@ -86,8 +88,11 @@ def visible(position, key, is_causal: bool, window: int | None):
     return seen
 
 
-def masked_softmax(scores, seen, mask, softcap: float | None):
-    """Rows of weights; a row that sees nothing is 0."""
+def masked_softmax(scores, seen, mask, softcap: float | None, sinks=None):
+    """Rows of weights; a row that sees nothing is 0. sinks: [H], the score of a key without value.
+
+    scores: [..., H, S, T].
+    """
     if softcap is not None:
         scores = softcap * np.tanh(scores / softcap)
     if mask is not None and mask.dtype != np.bool_:
@@ -96,13 +101,19 @@ def masked_softmax(scores, seen, mask, softcap: float | None):
         seen = seen & mask
     scores = np.where(seen, scores, -np.inf)
     top = scores.max(-1, keepdims=True, initial=-np.inf)
-    weights = np.exp(scores - np.where(np.isneginf(top), 0, top))
+    if sinks is not None:
+        sinks = sinks[:, None, None].astype(scores.dtype)
+        top = np.maximum(top, sinks)
+    top = np.where(np.isneginf(top), 0, top)
+    weights = np.exp(scores - top)
     total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks - top)
     return weights / np.where(total == 0, 1, total)
 
 
 @attention.set_decomposition
-def _(b, q, k, v, mask=None, *, scale, is_causal, window, softcap):
+def _(b, q, k, v, mask=None, sinks=None, *, scale, is_causal, window, softcap):
     heads, kv_heads = q.shape[-3], k.shape[-3]
     if heads != kv_heads:
         k, v = (_repeat_heads(b, x, heads // kv_heads) for x in (k, v))
@@ -127,19 +138,26 @@ def _(b, q, k, v, mask=None, *, scale, is_causal, window, softcap):
         seen = mask if seen is None else b.and_(mask, seen)
     if seen is None and mask is None:
         return b.matmul(b.softmax(scores, axis=-1), v)
-    return b.matmul(_softmax_of_seen(b, scores, seen), v)
+    if sinks is not None:
+        sinks = b.cast(b.reshape(sinks, shape=(heads, 1, 1)), dtype=dtype)
+    return b.matmul(_softmax_of_seen(b, scores, seen, sinks), v)
 
 
-def _softmax_of_seen(b, scores, seen):
-    """Softmax in which a row without a visible key gives 0, not NaN."""
+def _softmax_of_seen(b, scores, seen, sinks):
+    """Softmax in which a row without a visible key gives 0, not NaN; of the sinks, no weights."""
     dtype = scores.dtype
     nothing = b.constant(float("-inf"), dtype)
     if seen is not None:
         scores = b.where(seen, scores, nothing)
     top = b.max(scores, axes=(-1,), keepdims=True)
+    if sinks is not None:
+        top = b.maximum(top, sinks)
     zero = b.constant(0.0, dtype)
-    e = b.exp(b.sub(scores, b.where(b.eq(top, nothing), zero, top)))
+    top = b.where(b.eq(top, nothing), zero, top)
+    e = b.exp(b.sub(scores, top))
     total = b.sum(e, axes=(-1,), keepdims=True)
+    if sinks is not None:
+        total = b.add(total, b.exp(b.sub(sinks, top)))
     return b.mul(e, b.reciprocal(b.where(b.eq(total, zero), b.constant(1.0, dtype), total)))
 
 
@@ -188,10 +206,14 @@ def paged_attention(
     page_table,
     query_starts,
     context_lens,
+    heads=None,
     *,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    seen: str | None = None,
+    bias: str | None = None,
+    sink: int | None = None,
 ):
     """Causal attention of T new tokens, of B sequences laid end to end, over their cached pages.
 
@@ -201,7 +223,19 @@ def paged_attention(
     padding: their output is unspecified); context_lens: [B], tokens in the cache, new ones
     included. A new token sees the cached tokens up to itself, the last `window` of them only when
     given. -> [T, H, Dv].
+
+    heads: [H, n] f32, numbers of each query head. `seen` says which keys are seen besides, `bias`
+    is added to a scaled and capped score: expressions of ir/scalar.py over `position`, of the
+    token, and `key`, of the cached one, in their sequence, as i32 in `seen` and as f32 in `bias`,
+    which may use the numbers head0, head1, ... as well. `sink`: the column of `heads` that is the
+    score of one more key, whose value is 0.
     """
+    columns = 0 if heads is None else heads.shape[-1]
+    if heads is not None and (heads.shape, heads.dtype) != ((q.shape[1], columns), f32):
+        raise TypeError(f"heads are {heads}: must be f32[{q.shape[1]}, n]")
+    if sink is not None and not 0 <= sink < columns:
+        raise TypeError(f"sink {sink} is none of {columns} columns of heads")
+    score_trees(seen, bias, columns)
     if q.rank != 3 or k_pool.rank != 4 or v_pool.rank != 4 or page_table.rank != 2:
         raise TypeError(
             f"q is {q}, k_pool is {k_pool}, v_pool is {v_pool}, page_table is {page_table}:"
@@ -222,8 +256,21 @@ def paged_attention(
     return q.with_shape((*q.shape[:2], v_pool.shape[3]))
 
 
+def score_trees(
+    seen: str | None, bias: str | None, columns: int
+) -> tuple[Scalar | None, Scalar | None]:
+    """The expressions of `paged_attention`, parsed. TypeError where one cannot be read."""
+    names = "position", "key"
+    heads = (f"head{i}" for i in range(columns))
+    given = (seen, names), (bias, (*names, *heads))
+    try:
+        return tuple(None if text is None else parse_scalar(text, n, ()) for text, n in given)
+    except (KeyError, RecursionError, SyntaxError, ValueError) as error:
+        raise TypeError(f"seen is {seen!r}, bias is {bias!r}: {error}") from error
+
+
 @paged_attention.set_axes
-def _(q, *others, scale, window, softcap):
+def _(q, *others, **attrs):
     """Each token meets the cached ones of its own sequence, of which none is an operand's axis."""
     heads = "heads share keys along"
     return ((0, heads, "it sums over"), *(("it looks up pages along",) * x.rank for x in others))
@@ -235,7 +282,11 @@ def _(q, k_pool, v_pool, *metadata, **attrs):
 
 
 @paged_attention.set_reference
-def _(q, k_pool, v_pool, page_table, query_starts, context_lens, *, scale, window, softcap):
+def _(q, k_pool, v_pool, page_table, query_starts, context_lens, heads=None, **attrs):
+    scale, window, softcap, sink = (attrs[n] for n in ("scale", "window", "softcap", "sink"))
+    columns = 0 if heads is None else heads.shape[1]
+    picks, adds = score_trees(attrs["seen"], attrs["bias"], columns)
+    numbers = {f"head{i}": heads[:, i, None, None] for i in range(columns)}
     out = np.zeros((*q.shape[:2], v_pool.shape[3]), q.dtype)
     kv_heads, page_size = k_pool.shape[1:3]
     group = q.shape[1] // kv_heads
@@ -251,7 +302,16 @@ def _(q, k_pool, v_pool, page_table, query_starts, context_lens, *, scale, windo
         )
         heads_first = q[start:stop].transpose(1, 0, 2)
         scores = (heads_first @ keys.transpose(0, 2, 1)) * q.dtype.type(scale)
-        position = np.arange(context - (stop - start), context)[:, None]
-        seen = visible(position, np.arange(context)[None, :], True, window)
-        out[start:stop] = (masked_softmax(scores, seen, None, softcap) @ values).transpose(1, 0, 2)
+        position = np.arange(context - (stop - start), context, dtype=np.int32)[:, None]
+        key = np.arange(context, dtype=np.int32)[None, :]
+        seen = visible(position, key, True, window)
+        if picks is not None:
+            seen = seen & evaluate_scalar(picks, {"position": position, "key": key}, {})
+        bias = None
+        if adds is not None:
+            at = {"position": position.astype(q.dtype), "key": key.astype(q.dtype)}
+            bias = np.asarray(evaluate_scalar(adds, at | numbers, {}), q.dtype)
+        sinks = None if sink is None else heads[:, sink]
+        weights = masked_softmax(scores, seen, bias, softcap, sinks)
+        out[start:stop] = (weights @ values).transpose(1, 0, 2)
     return out

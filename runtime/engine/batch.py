@@ -58,7 +58,7 @@ def make_batch(
     sizes = sizes or sizes_of(work, page_size)
     num_tokens = sum([w.count for w in work])
     ids = np.zeros((1, sizes.tokens), np.int64)
-    positions = np.zeros((1, sizes.tokens), np.int64)
+    positions, prompts = np.zeros((2, 1, sizes.tokens), np.int64)
     table = np.zeros((sizes.seqs, sizes.width), np.int32)
     starts = np.full(sizes.seqs + 1, num_tokens, np.int32)
     lens = np.zeros(sizes.seqs, np.int32)
@@ -82,6 +82,7 @@ def make_batch(
         ids[0, :num_tokens] = list(chain.from_iterable(pieces))
         owner = np.repeat(np.arange(len(work)), counts)
     positions[0, :num_tokens] = where
+    prompts[0, :num_tokens] = np.array([len(w.sequence.prompt) for w in work])[owner]
     slots[:num_tokens] = table[owner, where // page_size] * page_size + where % page_size
     asking = [i for i, w in enumerate(work) if w.wants_token]
     rows[: len(asking)] = starts[1:][asking] - 1
@@ -94,6 +95,7 @@ def make_batch(
     arrays: dict[str, np.ndarray] = {
         layout.INPUT_IDS: ids,
         layout.POSITION_IDS: positions,
+        layout.LENGTHS: np.maximum(positions + 1, prompts),
         layout.SLOTS: slots,
         layout.PAGE_TABLE: table,
         layout.QUERY_STARTS: starts,

@@ -13,6 +13,8 @@ def test_causal_and_window_rules_are_described():
     causal, window = masking.causal_mask_function, masking.sliding_window_causal_mask_function
     assert attention_hook.describe_mask(mask_function=causal) == MaskMark(None)
     assert attention_hook.describe_mask(mask_function=window(64)) == MaskMark(64)
+    chunked = masking.chunked_causal_mask_function(8, torch.zeros(1, dtype=torch.int64))
+    assert attention_hook.describe_mask(mask_function=chunked) == MaskMark(None, 8)
     both = masking.and_masks(window(64), window(16))
     assert attention_hook.describe_mask(mask_function=both) == MaskMark(16)
 
@@ -27,7 +29,13 @@ def test_causal_and_window_rules_are_described():
             masking.and_masks(masking.causal_mask_function, lambda b, h, q, k: k > 0),
             "is not known",
         ),
-        (masking.chunked_causal_mask_function(8, torch.zeros(1, dtype=torch.int64)), "chunked"),
+        (
+            masking.and_masks(
+                masking.chunked_overlay(8, torch.zeros(1)),
+                masking.chunked_causal_mask_function(6, torch.zeros(1)),
+            ),
+            "several sizes",
+        ),
     ],
 )
 def test_other_rules_are_declined(rule, message):
@@ -44,7 +52,8 @@ def call(mask=CAUSAL, **options):
 
 
 def test_the_hook_gives_transformers_layout():
-    output, weights = call(scaling=0.5, softcap=30.0, position_ids=torch.zeros(1, 3))
+    sinks = torch.zeros(4, device="meta")
+    output, weights = call(scaling=0.5, softcap=30.0, s_aux=sinks, position_ids=torch.zeros(1, 3))
     assert output.shape == (1, 3, 4, 8)
     assert weights is None
 
@@ -56,7 +65,6 @@ def test_the_hook_gives_transformers_layout():
         ({"mask": None}, "a mask that it made by itself"),
         ({"dropout": 0.1}, "dropout"),
         ({"is_causal": False}, "both directions"),
-        ({"s_aux": torch.zeros(4)}, "passes s_aux"),
         ({"position_bias": torch.zeros(4)}, "passes position_bias"),
     ],
 )

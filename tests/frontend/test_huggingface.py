@@ -186,13 +186,16 @@ def test_a_rotary_table_chosen_by_position():
         np.testing.assert_allclose(ours(captured, ids), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_rotary_scaling_that_branches_on_positions_is_refused():
+def test_rotary_scaling_that_grows_with_the_sequence_is_plain_within_the_models_own_length():
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    model = transformers.AutoModelForCausalLM.from_config(
-        transformers.LlamaConfig(**COMMON, rope_parameters=rope)
-    )
-    with pytest.raises(UnsupportedModel, match=r"depends on the values(.|\n)*seq_len >"):
-        capture_causal_lm(model)
+    config = transformers.LlamaConfig(**COMMON, rope_parameters=rope)
+    model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
+    captured = capture_causal_lm(model)
+    assert captured.facts.max_positions == COMMON["max_position_embeddings"]
+    ids = torch.arange(3, 36)[None]
+    error = np.abs(ours(captured, ids) - eager(model, ids)).max()
+    assert error < 1e-11
+    assert model.model.rotary_emb.rope_type == "dynamic"
 
 
 # ---- folders -----------------------------------------------------------------------------------

@@ -186,13 +186,17 @@ def attentions() -> Iterator[Sample]:
         masks = (Operand((queries, keys), bool_), Operand((2, 1, 1, keys), f32))
         for column, case in enumerate(cases):
             attrs = {"scale": 0.3, **case}
-            call = lambda q, k, v, m=None, a=attrs: _attention(q, k, v, m, **a)  # noqa: E731
+            call = lambda *operands, a=attrs: _attention(*operands, **a)  # noqa: E731
             yield Sample("attention", (q, k, v), call, attrs)
             mask = masks[(row + column) % 2]  # each with each size and each case, not with both
             yield Sample("attention", (q, k, v, mask), call, attrs)
+        sinks = Operand((heads,), f32)
+        yield Sample("attention", (q, k, v, masks[row % 2], sinks), call, attrs)
 
 
-def _attention(q, k, v, mask=None, *, scale, is_causal=False, window=None, softcap=None):
+def _attention(
+    q, k, v, mask=None, sinks=None, *, scale, is_causal=False, window=None, softcap=None
+):
     group = q.shape[-3] // k.shape[-3]
     k, v = k.repeat_interleave(group, -3), v.repeat_interleave(group, -3)
     scores = q @ k.mT * scale
@@ -210,7 +214,12 @@ def _attention(q, k, v, mask=None, *, scale, is_causal=False, window=None, softc
         seen = seen & mask
     elif mask is not None:
         scores = scores + mask
-    weights = torch.softmax(scores.masked_fill(~seen, -math.inf), -1)
+    scores = scores.masked_fill(~seen, -math.inf)
+    if sinks is not None:
+        column = sinks[:, None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, column], -1)
+        v = torch.cat([v, torch.zeros_like(v[..., :1, :])], -2)
+    weights = torch.softmax(scores, -1)
     return torch.nan_to_num(weights, nan=0.0) @ v  # a query that sees nothing gives 0
 
 
@@ -231,6 +240,22 @@ def paging() -> Iterator[Sample]:
         for width in (8, 3):
             pools = Operand((5, 2, 4, 8)), Operand((5, 2, 4, width))
             yield Sample("paged_attention", (Operand((4, 4, 8)), *pools, *metadata), call, attrs)
+    near = lambda at, key, head: (at // 3 == key // 3, None)  # noqa: E731
+    slope = lambda at, key, head: (key >= 0, head[0] * (key - at))  # noqa: E731
+    both = lambda at, key, head: (key != at - 1, head[1] - 0.5 * at)  # noqa: E731
+    for columns, score, more in (
+        (0, near, {"seen": "position // 3 == key // 3"}),
+        (1, slope, {"bias": "head0 * (key - position)", "window": 4}),
+        (2, both, {"seen": "key != position - 1", "bias": "head1 - 0.5 * position", "sink": 0}),
+        (1, lambda at, key, head: (key >= 0, None), {"sink": 0}),
+    ):
+        attrs = {"scale": 0.4, **more}
+        given = {"score": score, "sink": more.get("sink"), "window": more.get("window")}
+        call = lambda *a, given=given: _paged(*a, scale=0.4, **given)  # noqa: E731
+        heads = (Operand((4, columns), f32),) if columns else ()
+        pools = Operand((5, 2, 4, 8)), Operand((5, 2, 4, 8))
+        operands = (Operand((4, 4, 8)), *pools, *metadata, *heads)
+        yield Sample("paged_attention", operands, call, attrs)
 
 
 def _append(pool, x, slots):
@@ -241,8 +266,10 @@ def _append(pool, x, slots):
     return pool
 
 
-def _paged(q, k_pool, v_pool, table, starts, lens, **attrs):
+def _paged(q, k_pool, v_pool, table, starts, lens, heads=None, *, score=None, sink=None, **attrs):
     rows = []
+    columns = () if heads is None else heads.T[..., None, None].to(q.dtype)
+    sinks = None if sink is None else heads[:, sink]
     for s, context in enumerate(lens.tolist()):
         first, last = starts[s], starts[s + 1]
         if first == last:
@@ -251,7 +278,15 @@ def _paged(q, k_pool, v_pool, table, starts, lens, **attrs):
             torch.stack([pool[table[s, at // 4], :, at % 4] for at in range(context)], 1)
             for pool in (k_pool, v_pool)
         )
-        one = _attention(q[first:last].transpose(0, 1), k, v, is_causal=True, **attrs)
+        mask = None
+        if score is not None:
+            at, key = (
+                torch.arange(context - (last - first), context)[:, None],
+                torch.arange(context),
+            )
+            seen, bias = score(at, key, columns)
+            mask = (seen & True) if bias is None else bias.masked_fill(~seen, -math.inf)
+        one = _attention(q[first:last].transpose(0, 1), k, v, mask, sinks, is_causal=True, **attrs)
         rows.append(one.transpose(0, 1))
     return torch.cat(rows)
 

@@ -11,6 +11,10 @@ VARIANTS = {
     "qk_norm": {"qk_norm": True},
     "gemma": {"gemma": True},
     "window": {"window": 3},
+    "slopes": {"slopes": True, "gemma": True},
+    "chunk": {"chunk": 3},
+    "sinks": {"sinks": True, "window": 4},
+    "all_masks": {"slopes": True, "chunk": 5, "sinks": True},
     "partial_rotary": {"rotary_dim": 4},
     "fused_linears": {"fused_linears": True},
 }

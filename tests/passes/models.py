@@ -26,6 +26,9 @@ class Config:
     gemma: bool = False  # (1 + weight) norms, norms after the blocks, scaled embedding, softcap
     window: int | None = None
     rotary_dim: int | None = None  # partial rotary
+    slopes: bool = False  # a bias that grows with the distance, by a number of each head
+    chunk: int | None = None  # positions that see one another
+    sinks: bool = False
     fused_linears: bool = False  # one projection for q, k, v and one for gate, up
 
 
@@ -101,11 +104,27 @@ class Decoder:
         k = self.rotate(self.heads(k, c.kv_heads, f"{name}.k_norm"), cos, sin)
         v = self.heads(v, c.kv_heads)
         a = b.attention(
-            q, k, v, scale=c.head_dim**-0.5, is_causal=True, window=c.window,
+            q, k, v, *self.mask(name), scale=c.head_dim**-0.5, is_causal=True, window=c.window,
             softcap=30.0 if c.gemma else None,
         )  # fmt: skip
         a = b.reshape(b.transpose(a, perm=(0, 2, 1, 3)), shape=(1, self.t, q_size))
         return self.linear(a, f"{name}.o_proj", c.width)
+
+    def mask(self, name: str) -> list[Value]:
+        """What attention takes besides q, k and v."""
+        b, c = self.b, self.c
+        if not c.slopes and not c.chunk and not c.sinks:
+            return []
+        key = b.iota(length=self.t)
+        position = b.reshape(key, shape=(self.t, 1))
+        mask = b.full(value=0.0, shape=(1, 1), dtype=f32)
+        if c.chunk:
+            piece, own = (b.floordiv(x, b.constant(c.chunk, i64)) for x in (key, position))
+            mask = b.where(b.eq(piece, own), mask, self.number(float("-inf")))
+        if c.slopes:
+            far = b.cast(b.sub(position, key), dtype=f32)
+            mask = b.add(b.mul(self.weight(f"{name}.slopes", c.heads, 1, 1), far), mask)
+        return [mask, self.weight(f"{name}.sinks", c.heads)] if c.sinks else [mask]
 
     def mlp(self, x: Value, name: str) -> Value:
         b, c = self.b, self.c

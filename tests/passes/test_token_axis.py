@@ -145,9 +145,21 @@ MIXING = {
     ),
     "masked attention": (
         lambda b, t, h: b.attention(
-            *[heads(b, t, h)] * 3, b.weight("m", (2, 1, 1)), scale=1.0, is_causal=True
+            *[heads(b, t, h)] * 3,
+            b.slice(b.weight("m", (1, 64)), axis=1, start=0, stop=t),
+            scale=1.0,
+            is_causal=True,
         ),
         "attention.*mask was not recognized",
+    ),
+    "hidden from itself": (
+        lambda b, t, h: b.attention(
+            *[heads(b, t, h)] * 3,
+            b.lt(b.iota(length=t), b.reshape(b.iota(length=t), shape=(t, 1))),
+            scale=1.0,
+            is_causal=True,
+        ),
+        "attention.*may hide all keys",
     ),
     "length": (
         lambda b, t, h: b.mul(h, b.cast(b.dim_value(value=t), dtype=f32)),

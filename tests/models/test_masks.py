@@ -1,0 +1,93 @@
+"""Language models whose masks, biases or rotary tables are made in the module: to the token."""
+
+import pytest
+import torch
+import transformers
+
+import tilewright
+
+from .tiny import greedy
+
+SIZES = {"vocab_size": 90, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+LLAMA = {
+    **SIZES, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+# model type -> fields of its config
+MODELS = {
+    # a bias that grows with the distance: of 6 heads, whose slopes are two series
+    "bloom": {**SIZES, "hidden_size": 48, "n_layer": 1, "n_head": 6},
+    "mpt": {**SIZES, "d_model": 48, "n_layers": 1, "n_heads": 6, "max_seq_len": 64},
+    # triangles in buffers, one of them with a window, and scores of -1e4
+    "gpt_neo": {
+        **SIZES, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 5,
+        "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64,
+        "intermediate_size": 48,
+    },
+    "openai-gpt": {**SIZES, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64},
+    # heads and batch in one axis
+    "gpt_neox_japanese": {
+        **SIZES, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "max_position_embeddings": 64,
+    },
+    # a key without value, and a window
+    "granite_swa": {**LLAMA, "sliding_window": 5},
+    # keys of 24 and values of 16
+    "minicpm3": {
+        **LLAMA, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "num_hidden_layers": 1,
+    },
+    # rotary tables chosen by length: prompts on either side of 12
+    "phi3": {
+        **LLAMA, "original_max_position_embeddings": 12, "num_hidden_layers": 1,
+        "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.5, 2.0, 2.5],
+            "long_factor": [3.0, 4.0, 5.0, 6.0], "original_max_position_embeddings": 12,
+        },
+    },
+    "llama": {
+        **LLAMA, "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4},
+        "num_hidden_layers": 1,
+    },
+}  # fmt: skip
+
+
+def make(kind):
+    """A model whose weights are all random, and large enough to tell tokens apart."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **MODELS[kind])
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_tokens_are_those_of_eager(kind):
+    """Prompts side by side, in one batch; of phi3 none grows past where its table changes."""
+    model = make(kind)
+    llm = tilewright.LLM(model, dtype="float32", target="cpu", max_model_len=48)
+    prompts = [[(i * 7 + n) % 87 + 3 for i in range(n)] for n in (1, 6, 31)]
+    params = tilewright.SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+    results = llm.generate([{"prompt_token_ids": p} for p in prompts], params)
+    for prompt, result in zip(prompts, results, strict=True):
+        assert list(result.outputs[0].token_ids) == greedy(model, prompt, 5)
+
+
+def test_recurrent_models_are_refused_by_that_name():
+    config = transformers.AutoConfig.for_model(
+        "lfm2", **LLAMA, layer_types=["conv", "full_attention"]
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with pytest.raises(tilewright.UnsupportedModel, match="recurrent state") as caught:
+        tilewright.LLM(model, target="cpu")
+    assert "layers of type conv" in str(caught.value)
+
+
+def test_a_model_that_sees_both_ways_is_refused():
+    fields = {**SIZES, "d_model": 32, "n_layer": 1, "n_head": 4, "d_inner": 48}
+    config = transformers.AutoConfig.for_model("xlnet", **fields)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with pytest.raises(tilewright.UnsupportedModel):
+        tilewright.LLM(model, target="cpu")
