@@ -59,7 +59,8 @@ def _fake_attention(
 # bookkeeping. Anything else that is set must be one the hook understands.
 _IGNORED = set(
     "position_ids cache_position use_cache output_attentions output_hidden_states return_dict "
-    "logits_to_keep training past_key_values is_training position_embeddings".split()
+    "logits_to_keep training past_key_values is_training position_embeddings "
+    "output_router_logits".split()
 )
 
 

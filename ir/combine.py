@@ -143,13 +143,12 @@ class Contraction:
     def of(self, x: np.ndarray, *ws: np.ndarray) -> np.ndarray:
         """The reference."""
         x = _ordered(x, self.x, "mk")
+        index = None
         if self.is_grouped:
             *ws, index = ws
             index = checked_index("grouped_matmul", index, ws[0].shape[0])
-            x, ws = x[:, None], [w[index] for w in ws]
-        sums = [x @ _ordered(w, roles, "kn") for w, roles in zip(ws, self.ws, strict=True)]
-        if self.is_grouped:
-            sums = [acc[:, 0] for acc in sums]
+        ws = [_ordered(w, roles, "kn") for w, roles in zip(ws, self.ws, strict=True)]
+        sums = [x @ w if index is None else (x[:, :, None] * w[index]).sum(1) for w in ws]
         return evaluate_scalar(self.tree, {f"acc{i}": acc for i, acc in enumerate(sums)}, {})
 
 

@@ -150,7 +150,9 @@ class Op:
         "refusal", "why no kernel takes it as it is (None: one does), from types and attributes"
     )
     set_range = _setter(
-        "value_range", "between which dims all results lie, from operand types and attributes"
+        "value_range",
+        "between which dims all elements lie, from operand types and attributes: of several results"
+        " a pair each",
     )
     set_limits = _setter(
         "limits",

@@ -28,7 +28,7 @@ class Ranges:
         if value not in self._known:
             if value.node is None or depth == 0 or value.dtype.is_float:
                 return UNKNOWN
-            self._known[value] = self._held(value, self._computed(value.node, depth - 1))
+            self._known[value] = self._held(value, self._computed(value, depth - 1))
         return self._known[value]
 
     def inside(self, value: Value, size: Dim) -> bool:
@@ -68,10 +68,13 @@ class Ranges:
                 return UNKNOWN
         return found if None not in found or dtype.bits == 64 else UNKNOWN
 
-    def _computed(self, node: Node, depth: int) -> Range:
+    def _computed(self, value: Value, depth: int) -> Range:
+        node = value.node
+        assert node is not None, "only of what a node makes"
         op = node.op
         if op.value_range is not None:
-            return op.value_range(*(v.type for v in node.operands), **node.attrs)
+            found = op.value_range(*(v.type for v in node.operands), **node.attrs)
+            return found if len(node.results) == 1 else found[value.index]
         if op.tree is not None:
             ranges = {n: self.of(v, depth) for n, v in zip(op.operands, node.operands)}
             return self._scalar(op.tree, ranges, node.attrs)

@@ -9,7 +9,8 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.weight_only import is_weight_only, weight_only
 from . import findings
 from .manager import Pass
-from .rewrite import replace_nodes
+from .rewrite import replace_nodes, rewrite
+from .view_rules import VIEW_RULES
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class GroupExperts(Pass):
     name = "group-experts"
 
     def run(self, graph: Graph) -> Graph:
-        graph = replace_nodes(graph, _grouped, ("matmul",))
+        after = replace_nodes(graph, _grouped, ("matmul",))
+        # views around rows and results meet those of the module: what follows them is recognized
+        graph = after if after is graph else rewrite(after, VIEW_RULES)
         known = weight_only(graph)
 
         def turned(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:

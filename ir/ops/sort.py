@@ -55,6 +55,14 @@ sort.set_axes(_axes)
 topk.set_axes(_axes)
 
 
+def _range(x: TensorType, *, axis: int, **_):
+    return (None, None), (0, x.shape[normalize_axis(axis, x.rank)] - 1)
+
+
+sort.set_range(_range)
+topk.set_range(_range)
+
+
 def _order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     """Places in stable order; NumPy has NaN behind all."""
     if not descending:

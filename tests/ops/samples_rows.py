@@ -102,7 +102,7 @@ def grouped() -> Iterator[Sample]:
                 w = wide(w).mT if transposed else wide(w)
                 return (wide(x)[:, None] @ w[i])[:, 0].to(x.dtype)
 
-            w = Operand((groups, 33, 5) if transposed else (groups, 5, 33), dtype)
+            w = Operand((groups, 6, 5) if transposed else (groups, 5, 6), dtype)
             operands = Operand((rows, 5), dtype), w, Operand((rows,), i64, below(groups))
             yield Sample("grouped_matmul", operands, chosen, {"transpose_w": transposed})
     for name, function in ACTIVATIONS.items():
