@@ -92,3 +92,14 @@ def test_integer_products(left, right):
     check(runtime, "QLinearMatMul", inputs, atol=1)
     inputs[4:6] = np.abs(floats(5)) / 100 + 0.01, codes(right, 5)
     check(runtime, "QLinearMatMul", inputs, atol=1)
+
+
+@pytest.mark.parametrize("window", [{}, {"pads": [1, 0, 1, 2], "strides": [2, 1]}, {"group": 2}])
+def test_integer_convolutions(window):
+    groups = window.get("group", 1)
+    x, w = codes(np.uint8, 2, 4, 6, 5), codes(np.int8, 6, 4 // groups, 3, 2)
+    check(reference, "ConvInteger", [x, w, np.uint8(120)], **window)
+    scales = np.abs(floats(6)) / 1000 + 0.001
+    inputs = [x, np.float32(0.02), np.uint8(120), w, scales, np.zeros(6, np.int8), np.float32(0.5)]
+    inputs += [np.uint8(100), codes(np.int8, 6).astype(np.int32) * 20]
+    check(runtime, "QLinearConv", inputs, atol=1, stored=(3, 4, 5, 8), **window)

@@ -1,10 +1,42 @@
-"""Normalizations by rows."""
+"""Normalizations by rows and by groups."""
 
 from ....ir.dim import product
 from ....ir.graph import Value
 from ....ir.types import f32, f64
 from ...declined import Declined
+from ...nn.norm import group_norm
 from ..rows import Call, onnx_op
+
+
+@onnx_op("GroupNormalization", since=18)
+def _group_norm_of_groups(
+    call: Call, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5, num_groups: int
+) -> Value:
+    """Scale and bias by group."""
+    channels = call.static(x.shape[1], "the number of channels")
+    scale, bias = (_each(call, v, channels // num_groups) for v in (scale, bias))
+    return group_norm(call.b, x, num_groups, scale, bias, epsilon)
+
+
+def _each(call: Call, x: Value, times: int) -> Value:
+    """[G] -> [G * times]."""
+    (count,) = x.shape
+    wide = call.broadcast(call.reshape(x, (count, 1)), (count, times))
+    return call.reshape(wide, (count * times,))
+
+
+@onnx_op("GroupNormalization", since=21)
+def _group_norm(
+    call: Call,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    *,
+    epsilon: float = 1e-5,
+    num_groups: int,
+    stash_type: int = 1,  # means and variances are computed in float32 anyway
+) -> Value:
+    return group_norm(call.b, x, num_groups, scale, bias, epsilon)
 
 
 @onnx_op("LayerNormalization", since=1)
