@@ -14,11 +14,15 @@ from .scalars import constant
 from .sweep import buffer_sink, store_sink, sweep
 
 COLUMNS = 128  # rows whose running values one thread holds at a time
+SHORT = 64  # elements of rows that cost less all at once, wherever they lie, than one by one
 LENGTH = 256  # elements combined from nothing before they join a row's total: decides bits
 
 
 def columns_of(part: Reduce) -> Axis | None:
-    """The axis along which the rows of a part lie side by side; None where they do not."""
+    """The axis along which the rows of a part lie side by side, or short ones at equal distances.
+
+    None where they do not, or where each row itself lies side by side.
+    """
     rows = [a for a in part.rows if a.extent != 1]
     reductions = [r for phase in part.phases for r in phase]
     if not rows or len(part.phases) != 1 or part.stores or part.axis.extent == 1:
@@ -31,9 +35,10 @@ def columns_of(part: Reduce) -> Axis | None:
     column, axis = rows[-1].name, part.axis.name
     steps = [coefficient_of(load.offset, column) for load in loads]
     along = [coefficient_of(load.offset, axis) for load in loads]
-    if 1 not in steps or any(step not in (0, 1) for step in steps) or 1 in along:
+    if None in steps or 1 in along:
         return None
-    return rows[-1]
+    is_short = isinstance(part.axis.extent, int) and part.axis.extent <= SHORT
+    return rows[-1] if 1 in steps or is_short else None
 
 
 def emit_columns(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:

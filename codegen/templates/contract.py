@@ -135,10 +135,10 @@ class _ContractLowering:
             at = inliner.axis("_m", self.m.extent)
             self.rows = delinearize(at, rows, inliner.facts)
         else:
-            index = [inliner.axis(f"_b{i}", d) for i, d in enumerate(batch)]
+            apart = [inliner.axis(f"_b{i}", d) for i, d in enumerate(batch)]
             self.batch = tuple(Axis(f"_b{i}", d) for i, d in enumerate(batch) if d != 1)
             self.m = Axis("_m", m)
-            self.rows = (*index, inliner.axis("_m", m))
+            self.rows = (*apart, inliner.axis("_m", m))
         self.n, self.k = Axis("_n", n), Axis("_k", k)
         self.n_at, self.k_at = inliner.axis("_n", n), inliner.axis("_k", k)
         self.matrix = self.rows[:-1]  # which of the weights' matrices
