@@ -14,7 +14,7 @@ def _declare(kind: str, rule: Callable, **ops: tuple[Combine, str]) -> None:
         op(rule, kind=kind, name=name, doc=meaning, combine=combine)
 
 
-def _reduced(x, *, axes: tuple[int, ...], keepdims: bool = False):
+def reduced(x, *, axes: tuple[int, ...], keepdims: bool = False):
     """x without the axes, or with 1 in their place."""
     if not axes:
         raise TypeError("axes is empty: name at least one")
@@ -27,11 +27,11 @@ def _reduced(x, *, axes: tuple[int, ...], keepdims: bool = False):
 def _quantified(x, *, axes: tuple[int, ...], keepdims: bool = False):
     if x.dtype != bool_:
         raise TypeError(f"x is {x}: must be bool")
-    return _reduced(x, axes=axes, keepdims=keepdims)
+    return reduced(x, axes=axes, keepdims=keepdims)
 
 
 def _picked(x, *, axis: int, keepdims: bool = False):
-    return _reduced(x, axes=(axis,), keepdims=keepdims).with_dtype(i64)
+    return reduced(x, axes=(axis,), keepdims=keepdims).with_dtype(i64)
 
 
 def _scanned(x, *, axis: int):
@@ -46,7 +46,7 @@ _MAX, _MIN = Combine("maximum(x, y)", "lowest"), Combine("minimum(x, y)", "highe
 
 _declare(
     "reduce",
-    _reduced,
+    reduced,
     sum=(_ADD, "Sum over axes; 0 for an empty one. Accumulates floats in float32; integers wrap."),
     max=(
         _MAX,
@@ -59,7 +59,7 @@ _declare(
     prod=(_MUL, "Product over axes; 1 for an empty one."),
 )
 op(
-    _reduced,
+    reduced,
     kind="reduce",
     name="mean",
     doc="Arithmetic mean over axes; NaN for an empty one. Accumulates in float32.",

@@ -87,7 +87,7 @@ class _Module:
             spec.loader.exec_module(module)
             self.functions[name] = getattr(module, name)
 
-    def plan(self, launches, num_buffers: int):
+    def plan(self, launches):
         return _Plan(self, launches)
 
 
