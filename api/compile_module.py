@@ -10,7 +10,7 @@ from ..ir.errors import OptionError, UnsupportedModel
 from .compiled_module import CompiledModule
 
 # `fallback` asked for calls of PyTorch before they were the rule
-OPTIONS = {"weights_dtype": (None, "bf16"), "fallback": ("eager",)}
+OPTIONS: dict[str, tuple] = {"weights_dtype": (None, "bf16"), "fallback": ("eager",)}
 
 
 def compile(
@@ -56,6 +56,7 @@ def compile(
     error of the module's own code passes through.
     """
     switches.check()
+    given = {**read_options(options, OPTIONS), "strict": strict}
     if isinstance(module, torch.export.ExportedProgram):
         if example_inputs is not None or dynamic_shapes is not None:
             raise OptionError(
@@ -63,9 +64,9 @@ def compile(
                 facts="example_inputs and dynamic_shapes are for modules",
                 fix="leave them out, or compile the module that was exported",
             )
-        return CompiledModule.of_exported(module, target, _read_options(options, strict))
+        return CompiledModule.of_exported(module, target, given)
     check_module(module)
-    compiled = CompiledModule(module, dynamic_shapes, target, _read_options(options, strict))
+    compiled = CompiledModule(module, dynamic_shapes, target, given)
     if example_inputs is not None:
         if not isinstance(example_inputs, (tuple, list)):
             raise OptionError(
@@ -111,19 +112,22 @@ def check_module(module: Any) -> None:
         )
 
 
-def _read_options(options: Mapping[str, Any] | None, strict: bool) -> dict[str, Any]:
+def read_options(
+    options: Mapping[str, Any] | None, choices: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
+    """The options given. OptionError for a name or a value that is not among `choices`."""
     if options is not None and not isinstance(options, Mapping):
         raise OptionError(
             f"options is a {type(options).__name__}",
-            facts=f"it is a dict of {', '.join(OPTIONS)}",
+            facts=f"it is a dict of {', '.join(choices)}",
         )
     given = dict(options or {})
     for name, value in given.items():
-        if name not in OPTIONS:
-            raise OptionError(f"no option named {name!r}", facts=f"options: {', '.join(OPTIONS)}")
-        if value not in OPTIONS[name]:
+        if name not in choices:
+            raise OptionError(f"no option named {name!r}", facts=f"options: {', '.join(choices)}")
+        if value not in choices[name]:
             raise OptionError(
                 f"option {name} is {value!r}",
-                facts=f"choices: {', '.join(map(repr, OPTIONS[name]))}",
+                facts=f"choices: {', '.join(map(repr, choices[name]))}",
             )
-    return {**given, "strict": strict}
+    return given

@@ -85,18 +85,21 @@ def resolve_target(name: str | Target) -> Target:
     return cpu() if name == "cpu" else get_target(name)
 
 
-def open_device(target: Target):
-    """The device that runs programs of `target` on this machine. DeviceError when there is none."""
+def open_device(target: Target, index: int = 0):
+    """The device that runs programs of `target` on this machine. DeviceError when there is none.
+
+    `index` says which, where there are several GPUs.
+    """
     if target.kind not in DEVICES:
         raise OptionError(
             f"programs for {target.name} can be built here, not run",
             facts=f"it is a {target.kind} device, and we have {', '.join(DEVICES)}",
             fix="save the artifact and load it where the device is",
         )
-    return DEVICES[target.kind](target)
+    return DEVICES[target.kind](target, index)
 
 
-def _open_cuda(target: Target):
+def _open_cuda(target: Target, index: int):
     gpus = nvidia_gpus()
     if not gpus.found:
         raise DeviceError(
@@ -107,10 +110,10 @@ def _open_cuda(target: Target):
         )
     from ..runtime.cuda import CudaDevice
 
-    return CudaDevice()
+    return CudaDevice(index)
 
 
-def _open_cpu(target: Target):
+def _open_cpu(target: Target, index: int):
     from ..runtime.cpu import CpuDevice
 
     return CpuDevice()

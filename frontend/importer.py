@@ -73,15 +73,6 @@ def _of_numbers(handler: Handler) -> Handler:
     return apply
 
 
-def refuses(reason: str, *functions: str) -> None:
-    """Enter Python functions of torch that are refused; `reason` says what they stand for."""
-
-    def refuse(call: "Call", *_: Any, **__: Any) -> Any:
-        raise Declined(reason)
-
-    HANDLERS.update(dict.fromkeys(functions, refuse))
-
-
 @dataclass
 class Call:
     """One ATen call being imported: its builder, its expected result, and helpers for operands."""
@@ -209,7 +200,7 @@ class Importer:
     def late_symbols(self, node: fx.Node, most: Dim = 0) -> tuple[str, ...]:
         """Declare the sizes that only a run of `node` knows. -> the names of their dims."""
         symbols = node.meta.get("unbacked_bindings") or ()
-        names = tuple(self.table.declare_late(symbol, most) for symbol in symbols)
+        names = tuple(self.table.declare_in_range(symbol, most) for symbol in symbols)
         self.builder.symbols.update((name, self.table.symbols[name]) for name in names)
         self.facts = self.table.facts
         return names
@@ -351,13 +342,6 @@ class Importer:
 
     def _inline(self, node: fx.Node, env: Mapping[fx.Node, Any], name: str) -> Any:
         before = 1 if name == "wrap_with_set_grad_enabled" else 4
-        if name == "wrap_with_autocast" and node.args[2]:
-            # the region itself has no line of its own: that of the first operation in it
-            inside = env[cast(fx.Node, node.args[before])].graph.nodes
-            first = next((n for n in inside if n.meta.get("stack_trace")), node)
-            return self._miss(
-                first, "torch.autocast", "it changes dtypes; cast in the module instead"
-            )
         body = env[cast(fx.Node, node.args[before])]
         inner = dict(
             zip(

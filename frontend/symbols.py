@@ -75,8 +75,8 @@ class SymbolTable:
             return False
         return any(symbol.name in self._data for symbol in number.node.expr.free_symbols)
 
-    def declare_late(self, symbol: sympy.Symbol, most: Dim = 0) -> str:
-        """Declare torch's symbol of a size that depends on data. -> the name of ours.
+    def declare_in_range(self, symbol: sympy.Symbol, most: Dim = 0) -> str:
+        """Declare torch's symbol of a size in the range torch keeps of it. -> the name of ours.
 
         `most`: what it may be at most, where torch says less (of a mask before it is broadcast).
         """
@@ -84,8 +84,9 @@ class SymbolTable:
         bounds = self.env.bound_sympy(symbol)
         is_bound = getattr(bounds.upper, "is_Integer", False) and isinstance(most, int)
         hi = max(int(bounds.upper), most) if is_bound else None
-        name = self.fresh(symbol.name)
-        self.declare(Symbol(name, int(bounds.lower), hi))
+        name, traced = self.fresh(symbol.name), self.env.backed_var_to_val.get(symbol)
+        hint = None if traced is None else int(traced)
+        self.declare(Symbol(name, int(bounds.lower), hi, hint=hint))
         self.bind(symbol.name, dims.symbol(name))
         self._cache.clear()
         return name
@@ -202,6 +203,12 @@ class SymbolTable:
                 + "\n".join(f"  {self._text(c)}" for c in open_ones),
                 fix="declare ranges for which they hold (dynamic_shapes), or make the axes static",
             )
+
+    def assume_divisors(self) -> None:
+        """Make sizes multiples of what divides them by the trace's guards, which hold: no proof."""
+        assert self.env is not None, "guards have an environment"
+        for guard in self.env.guards:
+            self._divide(self.env.replace(guard.expr))
 
     def _holds_under(self, condition: Any, symbols: Mapping[str, Symbol]) -> bool:
         """Whether a condition would hold with these ranges."""

@@ -19,12 +19,9 @@ from typing import Any
 
 import torch
 import torch.fx.experimental._config as symbolic_config
-import torch.nn.functional as F
 from torch.export import ExportedProgram
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel
 from ..ir.fork_lock import ForkLock
@@ -33,10 +30,10 @@ from .containers import Results
 from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
 from .fx_nodes import live_nodes, target_name
 from .importer import HANDLERS
-from .recurrent_hook import RECURRENT
+from .replaced import Replaced
 from .structural_copy import structural_copy
 
-_LOCK = ForkLock()  # torch traces one module at a time: its modes are the process's
+TRACING = ForkLock()  # torch traces one module at a time: its modes are the process's
 
 
 @dataclass(frozen=True)
@@ -105,13 +102,15 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
     Operations in our table stay whole. Only needed for programs that `needs_decomposition` names.
     """
     _alias_what_dropout_returns(program)
+    with _tracing(), _explained():
+        return program.run_decompositions(decompositions())
+
+
+def decompositions() -> dict[Any, Any]:
+    """Torch's decompositions of all operations that have one and are not in our table."""
     table = torch.export.default_decompositions()
     table.update(_more_decompositions())
-    for overload in list(table):
-        if target_name(overload) in HANDLERS:
-            del table[overload]
-    with _tracing(), _explained():
-        return program.run_decompositions(table)
+    return {op: apart for op, apart in table.items() if target_name(op) not in HANDLERS}
 
 
 def _more_decompositions() -> dict[Any, Any]:
@@ -141,10 +140,15 @@ def _alias_what_dropout_returns(program: ExportedProgram) -> None:
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
-    """Whether the program writes in place, or has operations that are not in our table."""
+    """Whether the program writes in place, or has operations that are not in our table.
+
+    Or some that say how others are meant, as autocast and vmap do: traced again, they are gone.
+    """
     for graph in graphs_of(program):
         live = live_nodes(graph)
         for node in graph.nodes:
+            if _changes_what_follows(node):
+                return True
             if not isinstance(node.target, torch._ops.OpOverload):
                 continue
             if node.target._schema.is_mutable:
@@ -152,6 +156,11 @@ def needs_decomposition(program: ExportedProgram) -> bool:
             if node in live and target_name(node.target) not in HANDLERS and _makes_tensors(node):
                 return True
     return False
+
+
+def _changes_what_follows(node: torch.fx.Node) -> bool:
+    name = target_name(node.target)
+    return name == "_add_batch_dim" or (name == "wrap_with_autocast" and bool(node.args[2]))
 
 
 def _makes_tensors(node: torch.fx.Node) -> bool:
@@ -169,11 +178,11 @@ def _tracing() -> Iterator[None]:
     it is recorded as a guard, which symbols.py proves or turns into a declared range.
     """
     with ExitStack() as stack:
-        stack.enter_context(_LOCK)
+        stack.enter_context(TRACING)
         stack.enter_context(_fused_encoder_off())
         stack.enter_context(_only_this_thread())
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_Replaced())
+        stack.enter_context(Replaced())
         stack.enter_context(_quiet())
         # the config module gets its methods when it is loaded
         config: Any = symbolic_config
@@ -193,48 +202,6 @@ def _fused_encoder_off() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-
-
-class _Replaced(TorchFunctionMode):
-    """Functions of torch whose trace would assume something of values, or leave something open."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return _REPLACED.get(func, func)(*args, **(kwargs or {}))
-
-
-def _narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
-    """narrow(x, dim, start, length) whose start is a tensor, as a choice of the rows by index.
-
-    Torch would read the start's value, which a trace has not; indices are checked as all are.
-    """
-    if not isinstance(start, torch.Tensor):
-        return torch.narrow(input, dim, start, length)
-    # the first row counts from the end where it is negative; the rows after it follow
-    first = torch.where(start < 0, start + input.shape[dim], start)
-    rows = first + torch.arange(length, device=input.device)
-    return torch.index_select(input, dim, rows)
-
-
-def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """Attention has a value for each key: torch computes with that and makes no condition of it.
-
-    It is traced as one operation; of the kernels that torch could take for it only this one's
-    choice asks no size that depends on data.
-    """
-    keys, values = key.shape[-2], value.shape[-2]
-    torch._check(keys == values, lambda: f"{keys} keys have {values} values")
-    with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
-
-
-_REPLACED: dict[Any, Any] = {
-    torch.narrow: _narrow,
-    torch.Tensor.narrow: _narrow,
-    F.scaled_dot_product_attention: _attention,
-    **RECURRENT,
-}
 
 
 @contextmanager

@@ -47,6 +47,10 @@ class ForkLock:
     def __exit__(self, *_: Any) -> None:
         self._lock.release()
 
+    def try_enter(self) -> bool:
+        """Enter where that needs no waiting. -> whether it did."""
+        return self._lock.acquire(blocking=False)
+
     def after_fork(self) -> None:
         """A new lock, unless the one there is free or held by the thread that forked."""
         if self._lock.acquire(blocking=False):

@@ -92,6 +92,6 @@ def _by_output(b: Builder, scale: Value, made: Value) -> Value | None:
     """A factor of a convolution's result as one of its weights; None where it is no such factor."""
     rank = made.type.rank
     shape = (1,) * (rank - scale.type.rank) + scale.shape
-    if any(size != 1 for axis, size in enumerate(shape) if axis != 1):
+    if rank < 2 or any(size != 1 for axis, size in enumerate(shape) if axis != 1):
         return None
     return b.reshape(scale, shape=(shape[1], *[1] * (rank - 1)))

@@ -43,7 +43,7 @@ MAY_USE = {
 
 # Modules that are loaded for one purpose only, and may import its library when they are.
 # behind `tilewright.compile`, which takes a torch module
-_COMPILE = ("compile_module", "compiled_module", "arguments", "snapshot")
+_COMPILE = ("compile_module", "compiled_module", "dynamo_backend", "arguments", "snapshot")
 LOADED_FOR = {f"api/{name}.py": "torch" for name in _COMPILE}
 
 # Files of api that compile; the rest runs what is compiled, without what compiles.

@@ -248,6 +248,7 @@ def _clamp_max(call: Call, x: Value, max: Operand) -> Value:
     "to.device",
     "to.other",
     "_to_copy.default",
+    "prims.convert_element_type.default",
     "type_as.default",
     "alias.default",
     "clone.default",

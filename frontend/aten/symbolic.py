@@ -10,7 +10,7 @@ import torch
 
 from ...ir import types
 from ...ir.graph import Value
-from ..importer import HANDLERS, Call, Declined, Handler, Scalar, refuses
+from ..importer import HANDLERS, Call, Declined, Handler, Scalar
 from .pointwise import whole_power
 
 Number = Value | Scalar
@@ -51,8 +51,3 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "_sym_sin": _apply("sin"),
 }
 HANDLERS.update(_FUNCTIONS)
-
-refuses(
-    "torch.vmap; write the axis it maps over into the module",
-    *("_add_batch_dim", "_remove_batch_dim"),
-)

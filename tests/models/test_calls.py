@@ -248,6 +248,22 @@ def test_transforms_and_autocast_are_refused(double):
         double(X)
 
 
+def test_autocast_and_vmap_in_the_module():
+    def forward(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            low = x @ x.t()
+            with torch.autocast("cpu", enabled=False):
+                high = x @ x.t()
+        rows = torch.vmap(lambda a, b: a * b.sum() - a.max(), in_dims=(0, 1))(x, x.t())
+        return low, high, torch.vmap(torch.vmap(torch.sin))(x), rows
+
+    compiled = tilewright.compile(Function(forward), (X,), target="cpu")
+    for x in (X, X[:2]):
+        for got, right in zip(compiled(x), forward(x), strict=True):
+            is_low = right.dtype is torch.bfloat16
+            torch.testing.assert_close(got, right, **(dict(rtol=0.02, atol=0.02) if is_low else {}))
+
+
 def test_strides_and_offsets_of_inputs_do_not_matter(double):
     wide = torch.randn(8, 9)
     views = (wide[2:5, 3:7], wide.t()[:3, 1:5], wide[::3, ::2][:, :4], wide[:1, :4].expand(3, 4))

@@ -1,0 +1,131 @@
+"""`torch.compile(model, backend="tilewright")`: runs the graphs that torch captures of a model."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..frontend.dynamo import (
+    Argument,
+    Captured,
+    Result,
+    import_graph,
+    may_differentiate,
+    whole_operations,
+)
+from ..ir import switches
+from ..ir.errors import DeviceError, OptionError
+from ..ir.signature import Constant, Input
+from ..ir.target import Target
+from ..passes.pipelines import dense
+from ..runtime.device import Device
+from ..runtime.executable import Executable
+from .callable_module import without_history
+from .compile_graph import compile_graph
+from .compile_module import read_options
+from .machine import open_device, resolve_target
+
+
+def tilewright(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """A backend of torch.compile: a function that computes what a captured graph does.
+
+    Graph breaks, guards, dynamic sizes, recompilation, aliases and writes in place are torch's, so
+    the model does what it does in eager. Parameters and buffers are read where they lie at each
+    call: what is written into them is seen. The graph runs where its tensors are, the CPU or a CUDA
+    device. Where gradients are on and an argument requires them, the forward pass is ours and the
+    backward pass torch's: call the model under torch.no_grad() to do without what that stores.
+    Operations that have no kernel are left to PyTorch, on the host; with options={"strict": True}
+    they are an error. `torch._dynamo.utils.counters["tilewright"]` counts "graphs" and
+    "fallback_ops". There are no modes.
+    Raises UnsupportedOp, UnsupportedModel, DimError, DeviceError, BuildError or OptionError, which
+    torch wraps in its BackendCompilerFailed.
+    """
+    switches.check()
+    if mode not in (None, "default"):
+        raise OptionError(
+            f"backend tilewright has no mode {mode!r}",
+            facts="modes are choices between kernels of torch's own",
+            fix="leave it out",
+        )
+    given = read_options(options, {"strict": (False, True)})
+
+    def compile(graph: torch.fx.GraphModule, _: Sequence[Any]) -> CompiledGraph:
+        with _disable_current_modes():  # torch's own, in which tensors have no values
+            return CompiledGraph(import_graph(graph, strict=given.get("strict", False)))
+
+    with whole_operations(keeps=not may_differentiate(module, example_inputs)) as decompositions:
+        compiler = aot_autograd(
+            fw_compiler=compile, bw_compiler=_as_it_is, decompositions=decompositions
+        )
+        return compiler(module, example_inputs)
+
+
+class CompiledGraph:
+    """The program of a captured graph: takes a list of torch's tensors and numbers."""
+
+    _boxed_call = True  # torch gives the arguments in one list
+
+    def __init__(self, captured: Captured):
+        target, device = _device(captured.device.type, captured.device.index or 0)
+        compiled = compile_graph(captured.graph, captured.constants, dense(), target)
+        self._arguments, self._results = captured.arguments, captured.results
+        self._run = Executable(compiled.program, compiled.weights, device, borrow_weights=False)
+        counters["tilewright"]["graphs"] += 1
+        counters["tilewright"]["fallback_ops"] += compiled.fallback_ops
+
+    def __call__(self, values: list[Any]) -> list[Any]:
+        """What the graph computes of these arguments."""
+        outputs = self._run(*(_input(argument, values) for argument in self._arguments))
+        tensors = list(map(torch.from_dlpack, outputs))
+        return [_result(result, tensors, values) for result in self._results]
+
+
+def _as_it_is(module: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
+    return torch._functorch.aot_autograd.make_boxed_func(module.forward)
+
+
+@lru_cache(maxsize=16)
+def _device(kind: str, index: int) -> tuple[Target, Device]:
+    if kind not in ("cpu", "cuda"):
+        raise DeviceError(
+            f"a graph on device {kind!r} cannot be compiled",
+            facts="there are cpu and cuda",
+            fix="move the model and its inputs there",
+        )
+    target = resolve_target("cpu" if kind == "cpu" else "auto")
+    return target, open_device(target, index)
+
+
+def _input(argument: Argument, values: Sequence[Any]) -> Any:
+    value = values[argument.index]
+    if argument.is_size:
+        return np.empty(value, np.uint8)  # whose length is all that is read
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    return without_history(value).contiguous()
+
+
+def _result(result: Result, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> Any:
+    if isinstance(result.source, Constant):
+        return result.source.value
+    if isinstance(result.source, Input):
+        return values[int(result.source.name)]
+    tensor = tensors[result.source.index]
+    if result.source.is_number:
+        return tensor.item()
+    if result.order is None:
+        return tensor
+    # as torch would lay it out: a view that is taken of it later has to be possible
+    back = [result.order.index(axis) for axis in range(len(result.order))]
+    return tensor.permute(result.order).contiguous().permute(back)
