@@ -24,7 +24,7 @@ CPP = {
     "the last element is left out": (
         "sum", reduce.buffers, "{stop} - {start}, {start}", "{stop} - {start} - 1, {start}",
     ),
-    "every row is the first": ("matmul", contract._Tiled.place, "= m0 + r;", "= m0;"),
+    "every row is the first": ("matmul", contract._Tiled.place, '"m0 + r"', '"m0"'),
 }  # fmt: skip
 TRITON = {
     "sides are swapped": (
