@@ -21,7 +21,7 @@ from .functions import Body, body_of
 from .known import Known, OnnxBuilder
 from .missing import Missing
 from .model_file import ModelFile
-from .rows import Call, NeedsValue, Region, find_row
+from .rows import Call, NeedsValue, Region, find_row, why_refused
 from .scope import Scope
 from .sizes import computed
 
@@ -106,7 +106,7 @@ class Importer:
             if result is None and row is None:
                 body = body_of(self.model.file, node, version, operands, given)
                 if body is None:
-                    raise Declined("")
+                    raise Declined(why_refused(domain, node.op_type))
                 return self._expand(body, node, operands, given, scope)
             if result is None and row is not None:
                 unknown = values.keys() - row.attributes

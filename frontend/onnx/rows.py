@@ -64,6 +64,19 @@ def onnx_op(
     return register
 
 
+REFUSED: dict[tuple[str, str], str] = {}  # (domain, operator or "" for all) -> the reason
+
+
+def refuses(reason: str, *names: str, domain: str = "") -> None:
+    """Enter operators that are known and not imported; without names, all of the domain."""
+    REFUSED.update({(domain, name): reason for name in names or ("",)})
+
+
+def why_refused(domain: str, name: str) -> str:
+    """Why an operator without a row has none; empty for one that is not known."""
+    return REFUSED.get((domain, name)) or REFUSED.get((domain, ""), "")
+
+
 def find_row(domain: str, name: str, version: int) -> Row | None:
     """The newest row that an opset has."""
     fitting = [row for row in ROWS.get((domain, name), ()) if row.since <= version]

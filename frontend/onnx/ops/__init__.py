@@ -16,8 +16,10 @@ from . import (
     quantize,
     recurrence,
     reduce,
+    refused,
     rnn,
     sequence,
     signal,
     view,
+    windows,
 )

@@ -1,0 +1,18 @@
+"""Operators that are known and not imported, with what to do about it."""
+
+from ..rows import ML, refuses
+
+_RANDOM = "it draws random numbers; draw them outside, and pass them as an input"
+_TEXT = "it computes with strings; do it before the model, and pass numbers"
+_TRAINS = "it is for training; export the model for inference"
+
+refuses(
+    _RANDOM,
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    *("Bernoulli", "Multinomial"),
+)
+refuses(_TEXT, "StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")
+refuses("it decodes a picture's file; do it before the model, and pass pixels", "ImageDecoder")
+refuses("it is no neural network: run that part of the model in another runtime", domain=ML)
+for _domain in ("ai.onnx.training", "ai.onnx.preview.training"):
+    refuses(_TRAINS, domain=_domain)

@@ -1,0 +1,69 @@
+"""What ONNX puts back from windows vs onnxruntime, and operators that are refused with a reason."""
+
+import numpy as np
+import pytest
+
+from tilewright.frontend.onnx.import_model import import_onnx
+from tilewright.ir.errors import UnsupportedOp
+
+from .onnx_single import check, reference, runtime, single
+
+RNG = np.random.default_rng(6)
+
+
+def floats(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "window", [{}, {"strides": [2, 1]}, {"dilations": [1, 2], "pads": [1, 0, 2, 1]}]
+)
+def test_blocks_are_added_where_they_were_cut_out(window):
+    image, block = np.array([6, 7]), np.array([2, 3])
+    pads, ones = window.get("pads", [0] * 4), [1, 1]
+    counts = [
+        (image[i] + pads[i] + pads[2 + i] - window.get("dilations", ones)[i] * (block[i] - 1) - 1)
+        // window.get("strides", ones)[i]
+        + 1
+        for i in range(2)
+    ]
+    x = floats(2, 3 * 6, int(np.prod(counts)))
+    check(reference, "Col2Im", [x, image, block], stored=(1, 2), **window)
+
+
+@pytest.mark.parametrize("shape", [None, (1, 2, 7, 9)])
+def test_pooling_undone(shape):
+    x, places = floats(1, 2, 3, 4), np.arange(48)[::2].reshape(1, 2, 3, 4)
+    inputs = [x, places] if shape is None else [x, places, np.array(shape)]
+    # of a shape that is given, onnxruntime takes places to count in that
+    theirs, stored = (reference, (2,)) if shape else (runtime, ())
+    check(theirs, "MaxUnpool", inputs, kernel_shape=[2, 2], strides=[2, 2], stored=stored)
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("skips", [0, 2])
+def test_counts_of_n_grams(mode, skips):
+    pool = {
+        "ngram_counts": [0, 3],
+        "ngram_indexes": [0, 2, 1, 4, 3],
+        "pool_int64s": [1, 2, 3, 1, 1, 2, 3],
+        "weights": [1.0, 2.0, 0.5, 3.0, 4.0],
+    }
+    lengths = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": skips}
+    for shape in ((9,), (2, 9)):
+        x = RNG.integers(1, 4, shape).astype(np.int32)
+        check(runtime, "TfIdfVectorizer", [x], mode=mode, **pool, **lengths)
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "reason"),
+    [
+        ("RandomUniformLike", "", "draws random numbers"),
+        ("ImageDecoder", "", "decodes a picture"),
+        ("Scaler", "ai.onnx.ml", "no neural network"),
+        ("Adagrad", "ai.onnx.preview.training", "export the model for inference"),
+    ],
+)
+def test_what_is_refused_says_why(op, domain, reason):
+    with pytest.raises(UnsupportedOp, match=rf"{op}(.|\n)*{reason}"):
+        import_onnx(single(op, [floats(3)], domain=domain, opset=22))
