@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TypeProto, ValueInfoProto
 
-from ...ir.dim import Dim, Symbol, symbols_of
+from ...ir.dim import Dim, Symbol, substitute, symbols_of
 from ...ir.dim import symbol as make_symbol
 from ...ir.dim_text import parse_dim
 from ...ir.errors import (
@@ -31,10 +31,12 @@ from .functions import opsets
 from .importer import POISON, Importer, Model
 from .known import Known, OnnxBuilder
 from .model_file import ModelFile, Source, open_model
+from .narrowing import narrowed
 from .packed import widened
 from .scope import Scope
 from .tensors import ELEMENT_TYPES, dtype_of_element
 
+MAX_NARROWED = 8  # dims whose ranges are narrowed
 _UNKNOWN = object()  # a shape that is not given, where None is one of no tensor
 _FIX = "give the sizes that do not fit together as numbers: shapes={'input': (1, 3, 224, 224)}"
 
@@ -81,7 +83,16 @@ def import_onnx(
     """
     file = source if isinstance(source, ModelFile) else open_model(source)
     check_model(file.proto, str(file.path or ""))
-    return _ModelImport(file, dict(shapes or {}), dict(values or {}), name).run()
+    ranges: dict[str, Symbol] = {}
+    while True:
+        job = _ModelImport(file, dict(shapes or {}), dict(values or {}), name, ranges)
+        try:
+            return job.run()
+        except ShapeError:
+            better = narrowed(job.model.unfit, job.declared)
+            if better is None or len(ranges) == MAX_NARROWED:
+                raise
+            ranges = {**ranges, better.name: better}
 
 
 def declared_shapes(file: ModelFile) -> dict[str, tuple[int | str, ...] | None]:
@@ -127,16 +138,25 @@ class _ModelImport:
         shapes: dict[str, Any],
         values: dict[str, np.ndarray],
         name: str,
+        ranges: Mapping[str, Symbol],
     ):
         self.file, self.graph = file, file.proto.graph
         self.shapes, self.values = shapes, values
         self.model = Model(file)
         self.builder = OnnxBuilder(name)
         self.arguments: dict[str, Tree] = {}
+        self.ranges = ranges  # of dims, narrower than any size
+        self.declared: dict[str, Symbol] = {}  # dims as the model names them, with their ranges
         self.problems: list[TilewrightError] = []
 
     def run(self) -> ImportedOnnx:
         scope = Scope(opsets(self.file.proto))
+        self.model.notes += [
+            f"dim {s.name} is taken to be in {s.span}"
+            + (f", a multiple of {s.multiple}" if s.multiple > 1 else "")
+            + ": other sizes do not go together"
+            for s in self.ranges.values()
+        ]
         stored = self.file.initializers()
         scope.names.update((n, Known.stored(a, n)) for n, a in stored.items())
         inputs = [value for value in self.graph.input if value.name not in stored]
@@ -254,7 +274,13 @@ class _ModelImport:
         if found is None or isinstance(found, int):
             found = make_symbol(_identifier(otherwise, self.builder.symbols))
         for name in symbols_of(found):
-            self.builder.symbols.setdefault(name, Symbol(name))
+            known = self.declared.setdefault(name, self.ranges.get(name, Symbol(name)))
+            step = (
+                known.multiple
+            )  # a dim of steps goes together with others where this one does not
+            hi = None if known.hi is None else known.hi // step
+            self.builder.symbols.setdefault(name, Symbol(name, -(-known.lo // step), hi))
+            found = substitute(found, {name: make_symbol(name) * step})
         return found
 
     # ---- outputs ---------------------------------------------------------------------------

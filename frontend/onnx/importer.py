@@ -45,6 +45,7 @@ class Model:
     wanted: set[str] = field(default_factory=set)  # inputs whose numbers rows ask for
     inputs: dict[Value, str] = field(default_factory=dict)  # inputs of the model, by ONNX's names
     notes: list[str] = field(default_factory=list)
+    unfit: list[Dim] = field(default_factory=list)  # sizes of what last did not go together
     count: int = 0  # of nodes so far
 
 
@@ -114,10 +115,12 @@ class Importer:
                     raise Declined(f"the attribute {', '.join(sorted(unknown))}")
                 result = row.handler(call, *operands, **values)
         except ShapeError as error:
+            self.model.unfit += _sizes_in(operands)
             raise ShapeError(
                 error.what, where=error.where or where, facts=error.facts, fix=error.fix
             ) from error
         except _UNFIT as error:
+            self.model.unfit += _sizes_in(operands)
             raise ShapeError(
                 f"{node.op_type}: its inputs or attributes do not fit: {error}",
                 where=where,
@@ -267,6 +270,17 @@ class Importer:
             b.read_dim(element, binds=(name,))
             dims.append(symbol(name))
         return tuple(dims)
+
+
+def _sizes_in(operands: Sequence[Any]) -> list[Dim]:
+    """The sizes of operands, and those that they hold."""
+    found: list[Dim] = []
+    for x in operands:
+        if isinstance(x, Value):
+            found += x.shape
+        if isinstance(x, Known) and x.lazy is None and x.dims is not None:
+            found += x.dims.flat
+    return found
 
 
 def _is_small(value: Value) -> bool:

@@ -8,6 +8,7 @@ from onnx import GraphProto
 
 from ....ir import types
 from ....ir.dim import Dim, maximum
+from ....ir.errors import ShapeError
 from ....ir.graph import Value
 from ....ir.types import TensorType
 from ...declined import Declined
@@ -29,7 +30,11 @@ def _if(
     if call.is_known(condition):
         is_true = bool(call.constant(condition).reshape(()))
         return tuple(call.inline(then_branch if is_true else else_branch, ()))
-    regions = [call.region(*r, ()) for r in (("then", then_branch), ("otherwise", else_branch))]
+    try:
+        regions = [call.region(*r, ()) for r in (("then", then_branch), ("otherwise", else_branch))]
+    except ShapeError:  # perhaps of the branch that is not taken
+        call.importer.require_input(condition)
+        raise
     first, second = ([_type(v) for v in r.outputs] for r in regions)
     if None in first or first != second:
         # which of them it is may be known after all, once the model knows numbers of its inputs
