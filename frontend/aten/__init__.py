@@ -7,6 +7,7 @@ from . import (
     contract,
     control,
     conv,
+    count,
     elementary,
     index,
     logic,

@@ -1,15 +1,19 @@
 """Elementary and special functions that are formulas of others."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ...ir import types
+from ...ir.builder import Builder
 from ...ir.graph import Value
 from ..importer import Call, Declined, handles
 from ..nn import elementary, special
 from ..nn.elementary import is_negative
-from ..nn.formula import computed
-from ..nn.polynomials import chebyshev
+from ..nn.formula import Number, computed
+from ..nn.polynomials import chebyshev, recurrent
+from ..nn.scan import repeated
 from .pointwise import Operand
 
 
@@ -57,6 +61,16 @@ for _kind in "tuvw":
         )
 
 
+for _name in ("hermite_h", "hermite_he", "laguerre_l", "legendre_p"):
+    _forms = ("default", "x_scalar", "n_scalar")
+    _full = f"special_{_name.partition('_')[0]}_polynomial_{_name.partition('_')[2]}"
+    handles(*(f"{_full}.{form}" for form in _forms))(
+        lambda call, x, n, name=_name: recurrent(
+            call.b, name, call.value(x, call.dtype), call.value(n, call.dtype)
+        )
+    )
+
+
 @handles("copysign.Tensor", "copysign.Scalar")
 def _copysign(call: Call, x: Value, sign: Operand) -> Value:
     x, sign = call.value(x, call.dtype), call.value(sign, call.dtype)
@@ -69,3 +83,49 @@ def _signbit(call: Call, x: Value) -> Value:
     if x.dtype.is_float:
         return computed(call.b, is_negative, (x,), x.dtype)
     return call.b.lt(x, call.value(0, x.dtype))
+
+
+@handles("frexp.Tensor")
+def _frexp(call: Call, x: Value) -> tuple[Value, Value]:
+    """X as a fraction in [1/2, 1) times a power of 2, and that power."""
+    b, wide = call.b, types.f64
+    if x.dtype == wide:
+        raise Declined("the exponent of a float64")  # its subnormal numbers would need a wider one
+    number = Number(b, call.value(x, wide), wide)
+    size = abs(number)
+    is_plain = (size > 0.0) & (size < math.inf)
+    power = is_plain.where(size, 1.0).log2().floor() + 1.0
+    fraction = size * (-power).exp2()  # the logarithm may have been rounded over a power of 2
+    power = power + (fraction >= 1.0).where(1.0, (fraction < 0.5).where(-1.0, 0.0))
+    power = is_plain.where(power, 0.0)
+    fraction = number * (-power).exp2()
+    return call.value(fraction.value, x.dtype), call.value(power.value, types.i32)
+
+
+def _greatest_divisor(call: Call, x: Value, y: Value) -> Value:
+    """Euclid's algorithm for all elements together, until the last is done."""
+    b, dtype = call.b, call.dtype
+    sizes = [b.abs(call.broadcast(call.value(v, dtype), call.shape)) for v in (x, y)]
+    flat = [call.reshape(v, (v.type.numel,)) for v in sizes]
+
+    def goes_on(inner: Builder, x: Value, y: Value) -> tuple[Value]:
+        return (inner.any(inner.ne(y, inner.constant(0, dtype)), axes=(0,)),)
+
+    def step(inner: Builder, x: Value, y: Value) -> tuple[Value, Value]:
+        zero = inner.constant(0, dtype)
+        more = inner.ne(y, zero)
+        rest = inner.mod(x, inner.where(more, y, inner.constant(1, dtype)))
+        return inner.where(more, y, x), inner.where(more, rest, y)
+
+    return call.reshape(repeated(b, goes_on, step, flat)[0], call.shape)
+
+
+handles("gcd.default")(_greatest_divisor)
+
+
+@handles("lcm.default")
+def _least_multiple(call: Call, x: Value, y: Value) -> Value:
+    b, divisor = call.b, _greatest_divisor(call, x, y)
+    x, y, zero = call.value(x, call.dtype), call.value(y, call.dtype), call.value(0)
+    safe = b.where(b.eq(divisor, zero), call.value(1), divisor)
+    return b.abs(b.mul(b.floordiv(x, safe), y))

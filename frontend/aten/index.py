@@ -11,7 +11,7 @@ from ..declined import Refused
 from ..importer import Call, Declined, handles
 from ..nn.pad import reversed_axis
 from .pointwise import Operand
-from .view import common_shape, interleaved, permute, unpermute
+from .view import common_shape, interleaved, part, permute, unpermute
 
 
 @handles("embedding.default", may_fail=True)
@@ -89,9 +89,36 @@ def _item(call: Call, x: Value) -> Dim | Value:
     return table.dim(call.expected)
 
 
-@handles("nonzero_numpy.default")
+@handles("nonzero_numpy.default", of_numbers=True)
 def _nonzero_numpy(call: Call, x: Value) -> tuple[Value, ...]:
     return tuple(_columns(call, _nonzero(call, x)))
+
+
+@handles("nonzero_static.default")
+def _nonzero_static(call: Call, x: Value, *, size: int, fill_value: int = -1) -> Value:
+    """The first `size` places where x is not zero, then rows of `fill_value`."""
+    b, count, rank = call.b, x.type.numel, x.type.rank
+    flat = b.ne(call.reshape(x, (count,)), call.value(0, x.dtype))
+    number = b.sub(b.cumsum(call.value(flat, types.i64), axis=0), call.value(1, types.i64))
+    last = call.value(size, types.i64)  # a row for all that does not count
+    row = b.where(b.and_(flat, b.lt(number, last)), number, last)
+    start = b.full(value=-1, shape=(size + 1,), dtype=types.i64)
+    places = part(call, b.scatter(start, row, b.iota(length=count), axis=0), 0, 0, size)
+    columns = []
+    for axis in range(rank):
+        along = b.floordiv(places, call.value(product(x.shape[axis + 1 :]), types.i64))
+        along = b.mod(along, call.value(x.shape[axis], types.i64))
+        is_place = b.ge(places, call.value(0, types.i64))
+        along = b.where(is_place, along, call.value(fill_value, types.i64))
+        columns.append(call.reshape(along, (size, 1)))
+    if not columns:
+        return b.full(value=0, shape=(size, 0), dtype=types.i64)
+    return b.concat(*columns, axis=1) if rank > 1 else columns[0]
+
+
+@handles("take.default", may_fail=True)
+def _take(call: Call, x: Value, index: Value) -> Value:
+    return _index(call, call.reshape(x, (x.type.numel,)), (index,))
 
 
 def _columns(call: Call, places: Value) -> list[Value]:

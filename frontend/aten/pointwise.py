@@ -178,6 +178,13 @@ def _sign(call: Call, x: Value) -> Value:
     return b.where(b.gt(x, zero), call.value(1), down)
 
 
+@handles("angle.default")
+def _angle(call: Call, x: Value) -> Value:
+    x = call.value(x, call.dtype)
+    turned = call.b.where(call.b.lt(x, call.value(0)), call.value(math.pi), call.value(0))
+    return call.b.where(call.b.isnan(x), x, turned)
+
+
 @handles("isnan.default")
 def _isnan(call: Call, x: Value) -> Value:
     if x.dtype.is_float:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...ir.dim import Dim, Expr, ceildiv, floordiv, maximum, minimum, mod
+from ...ir.dim import Dim, Expr, ceildiv, floordiv, maximum, minimum, mod, product
 from ...ir.errors import ShapeError
 from ...ir.graph import Value
 from ...ir.op import broadcast_shapes
@@ -133,7 +133,7 @@ def _slice(
     return part(call, x, axis, first, last, step)
 
 
-@handles("narrow.default")
+@handles("narrow.default", "narrow_copy.default")
 def _narrow(call: Call, x: Value, dim: int, start: Dim, length: Dim) -> Value:
     axis = dim % x.type.rank
     first = bound(call, start, x.shape[axis], 0)
@@ -185,7 +185,7 @@ def _chunk(call: Call, x: Value, chunks: int, dim: int = 0) -> list[Value]:
     return _split_sizes(call, x, chunks, dim)
 
 
-@handles("unbind.int")
+@handles("unbind.int", "unbind_copy.int")
 def _unbind(call: Call, x: Value, dim: int = 0) -> list[Value]:
     axis = dim % x.type.rank
     count = call.static(x.shape[axis], "the number of parts")
@@ -232,6 +232,15 @@ def _as_strided_scatter(
     at = _strided(call, x, source.shape, stride, storage_offset or 0)
     flat = call.reshape(x, (x.type.numel,))
     return call.reshape(call.b.scatter(flat, at, call.value(source, x.dtype), axis=0), x.shape)
+
+
+@handles("resize.default")
+def _resize(call: Call, x: Value, size: Any, **_: Any) -> Value:
+    """The first elements in memory; zeros where torch leaves what was there."""
+    flat, count = call.reshape(x, (x.type.numel,)), product(call.shape)
+    if not call.facts.proved_le(count, x.type.numel):
+        flat = call.b.pad(flat, axis=0, before=0, after=maximum(count - x.type.numel, 0), value=0)
+    return call.reshape(part(call, flat, 0, 0, count), call.shape)
 
 
 # ---- joins ---------------------------------------------------------------------------------

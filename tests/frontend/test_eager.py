@@ -4,12 +4,14 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 import tilewright
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.errors import UnsupportedOp
+from tilewright.ir.evaluate import evaluate
 from tilewright.ir.steps import HostCall, walk
 
 
@@ -35,6 +37,17 @@ def split(x: torch.Tensor, flip: bool) -> list[torch.Tensor]:
 def _(x, flip):
     sizes = (x.shape[0] - x.shape[0] // 2, x.shape[0] // 2)
     return [x.new_empty(n, x.shape[1]) for n in (sizes[::-1] if flip else sizes)]
+
+
+@torch.library.custom_op("tilewright_tests::shifted", mutates_args=())
+def shifted(x: torch.Tensor, by: int) -> torch.Tensor:
+    """X plus a whole number."""
+    return x + by
+
+
+@shifted.register_fake
+def _(x, by):
+    return torch.empty_like(x)
 
 
 class Mixed(torch.nn.Module):
@@ -140,3 +153,22 @@ def test_checks_of_values_run_and_are_no_results():
     torch.testing.assert_close(compiled(x), Solve()(x))
     with pytest.raises(RuntimeError, match="is singular"):
         compiled(torch.zeros(3, 3))
+
+
+def test_sizes_and_numbers_of_data_are_given_when_it_runs():
+    class Sized(torch.nn.Module):
+        def forward(self, x, n):
+            count = n.item()
+            torch._check(count >= 0)
+            return shifted(x, x.shape[0] * 10), shifted(x, count + 1)
+
+    sizes = {"x": {0: torch.export.Dim("n", max=64)}, "n": None}
+    imported = import_module(
+        Sized(), (torch.rand(5), torch.tensor(3)), dynamic_shapes=sizes, fallback=True
+    )
+    for size, number in ((1, 7), (2, 0), (9, 3)):
+        x = torch.rand(size)
+        given = {"x": x.numpy(), "n": np.array(number)}
+        outputs, _ = evaluate(imported.graph, given, precision=None)
+        for ours, by in zip(outputs, (size * 10, number + 1), strict=True):
+            torch.testing.assert_close(torch.from_numpy(ours), x + by)
