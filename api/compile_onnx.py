@@ -208,9 +208,13 @@ class CompiledOnnx(CallableModule):
                         return 1
                 except (DimError, ShapeError, UnsupportedModel, UnsupportedOp) as error:
                     problem = error
-                if self._wanted == before:
-                    break
-            return self._make_fixed(arrays, values, problem or failure)
+                if self._wanted != before:
+                    continue
+                try:
+                    return self._make_fixed(arrays, values, problem or failure)
+                except UnsupportedModel:
+                    if self._wanted == before:  # no more numbers that it could be given
+                        raise
 
     def _make_declared(self, values: Mapping[str, np.ndarray]) -> bool:
         """A program for the declared shapes. -> whether one was made: each set of values once."""

@@ -110,6 +110,17 @@ def test_boxes_that_overlap_are_dropped(center, numbers):
     check(runtime, "NonMaxSuppression", [boxes, scores, *numbers], center_point_box=center)
 
 
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("pixel", ["half_pixel", "output_half_pixel"])
+def test_what_is_in_boxes(mode, pixel):
+    corner, size = RNG.uniform(-3, 7, (5, 2)), RNG.uniform(0.1, 9, (5, 2))
+    boxes = np.concatenate([corner, corner + size], 1).astype(np.float32)
+    inputs = [floats(2, 3, 6, 8), boxes, np.array([0, 1, 1, 0, 1])]
+    options = {"output_height": 2, "output_width": 3, "sampling_ratio": 2, "spatial_scale": 0.8}
+    options |= {"coordinate_transformation_mode": pixel, "mode": mode}
+    check(reference, "RoiAlign", inputs, **options)
+
+
 @pytest.mark.parametrize("length", [1, 2, 7, 12])
 @pytest.mark.parametrize("onesided", [0, 1])
 def test_fourier_transforms(length, onesided):

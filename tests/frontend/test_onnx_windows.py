@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from tilewright.frontend.onnx.import_model import import_onnx
 from tilewright.ir.errors import UnsupportedOp
@@ -67,3 +68,11 @@ def test_counts_of_n_grams(mode, skips):
 def test_what_is_refused_says_why(op, domain, reason):
     with pytest.raises(UnsupportedOp, match=rf"{op}(.|\n)*{reason}"):
         import_onnx(single(op, [floats(3)], domain=domain, opset=22))
+
+
+def test_bits_read_as_another_type_and_determinants():
+    check(reference, "BitCast", [floats(2, 3)], to=TensorProto.INT32, opset=26)
+    check(reference, "BitCast", [np.array([-1, 7], np.int16)], to=TensorProto.UINT16, opset=26)
+    check(reference, "Det", [floats(2, 3, 3)], rtol=1e-4)
+    with pytest.raises(UnsupportedOp, match=r"BitCast(.|\n)*the bits of f32 as f64"):
+        import_onnx(single("BitCast", [floats(3)], to=TensorProto.DOUBLE, opset=26))

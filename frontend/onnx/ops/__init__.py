@@ -3,6 +3,7 @@
 from . import (
     attention,
     boxes,
+    called,
     contract,
     contrib,
     contrib_attention,

@@ -1,7 +1,9 @@
-"""Choosing among boxes in pictures."""
+"""Boxes in pictures: choosing among them, and what is in them."""
 
 from ....ir import types
+from ....ir.dim import Dim
 from ....ir.graph import Value
+from ...declined import Declined
 from ...nn.pad import part
 from ...nn.scan import repeated
 from ..rows import Call, onnx_op
@@ -89,3 +91,124 @@ def _corners(call: Call, boxes: Value, is_center: int) -> tuple[Value, Value]:
 def _area(b, sides: Value) -> Value:
     first, second = (b.slice(sides, axis=-1, start=i, stop=i + 1) for i in range(2))
     return b.reshape(b.mul(first, second), shape=sides.shape[:-1])
+
+
+# ---- what is in boxes ------------------------------------------------------------------------
+
+
+@onnx_op("RoiAlign")
+def _roi_align_before_16(
+    call: Call,
+    x: Value,
+    boxes: Value,
+    batch: Value,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Value:
+    sizes = output_height, output_width
+    return _roi_align(call, x, boxes, batch, mode, sizes, sampling_ratio, spatial_scale, 0.0)
+
+
+@onnx_op("RoiAlign", since=16)
+def _roi_align_from_16(
+    call: Call,
+    x: Value,
+    boxes: Value,
+    batch: Value,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Value:
+    offset = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
+    sizes = output_height, output_width
+    return _roi_align(call, x, boxes, batch, mode, sizes, sampling_ratio, spatial_scale, offset)
+
+
+def _roi_align(
+    call: Call,
+    x: Value,
+    boxes: Value,
+    batch: Value,
+    mode: str,
+    sizes: tuple[int, int],
+    samples: int,
+    scale: float,
+    offset: float,
+) -> Value:
+    """x [N, C, H, W], boxes [R, 4] as x1, y1, x2, y2 -> [R, C, *sizes].
+
+    Each box is cut in parts, each part has samples^2 points, and a point is interpolated between
+    the four elements around it: their sum and the mean of the points, or the largest of all.
+    He et al., "Mask R-CNN", 2017, section 3.
+    """
+    if samples < 1:
+        raise Declined("as many points as the sizes of a box say")
+    if mode not in ("avg", "max"):
+        raise Declined(f"mode {mode!r}")
+    b, (pictures, channels, height, width) = call.b, x.shape
+    count = boxes.shape[0]
+    edges = b.sub(b.mul(boxes, call.number(scale, boxes.dtype)), call.number(offset, boxes.dtype))
+    rows = _around(call, edges, 1, sizes[0], samples, height, not offset)
+    columns = _around(call, edges, 0, sizes[1], samples, width, not offset)
+    pixels = call.reshape(call.transpose(x, (0, 2, 3, 1)), (pictures * height * width, channels))
+    first = b.mul(call.cast(batch, types.i64), b.dim_value(value=height * width))
+    first = call.reshape(first, (count, 1, 1))
+    down, right = sizes[0] * samples, sizes[1] * samples
+    corners = []
+    for row, row_weight in rows:
+        for column, column_weight in columns:
+            place = b.mul(call.reshape(row, (count, down, 1)), b.dim_value(value=width))
+            place = b.add(b.add(first, place), call.reshape(column, (count, 1, right)))
+            weight = b.mul(
+                call.reshape(row_weight, (count, down, 1, 1)),
+                call.reshape(column_weight, (count, 1, right, 1)),
+            )
+            corners.append(b.mul(b.gather(pixels, place, axis=0), weight))
+    joined = corners[0]
+    for corner in corners[1:]:
+        joined = (b.add if mode == "avg" else b.maximum)(joined, corner)
+    parts = call.reshape(joined, (count, sizes[0], samples, sizes[1], samples, channels))
+    found = (b.mean if mode == "avg" else b.max)(parts, axes=(2, 4))
+    return call.transpose(found, (0, 3, 1, 2))
+
+
+def _around(
+    call: Call,
+    edges: Value,
+    axis: int,
+    parts: int,
+    samples: int,
+    size: Dim,
+    has_extent: bool,
+) -> list[tuple[Value, Value]]:
+    """The elements before and after each point along an axis, and their weights: [R, points].
+
+    Points up to 1 before the first element, or `size`, are on the outermost; others have none.
+    With has_extent a box is at least 1 long.
+    """
+    b, dtype = call.b, edges.dtype
+    start, end = (part(b, edges, 1, i, i + 1) for i in (axis, axis + 2))
+    extent = b.sub(end, start)
+    extent = b.maximum(extent, call.number(1.0, dtype)) if has_extent else extent
+    step = b.div(extent, call.number(parts * samples, dtype))
+    middle = b.add(b.iota(length=parts * samples, dtype=dtype), call.number(0.5, dtype))
+    at = b.add(start, b.mul(middle, step))
+    last = b.dim_value(value=size - 1, dtype=dtype)
+    inside = b.and_(
+        b.ge(at, call.number(-1.0, dtype)), b.le(at, b.dim_value(value=size, dtype=dtype))
+    )
+    zero, one = call.number(0.0, dtype), call.number(1.0, dtype)
+    at = b.minimum(b.maximum(at, zero), last)
+    low = b.floor(at)
+    share = b.sub(at, low)
+    high = b.minimum(b.add(low, one), last)
+    weights = b.where(inside, b.sub(one, share), zero), b.where(inside, share, zero)
+    return [(call.cast(v, types.i64), w) for v, w in zip((low, high), weights)]
