@@ -58,7 +58,9 @@ class ContractTemplate(Template):
             return "a weight's expression would be computed again for every row"
         if node.op.kind in ("reduce", "composite"):
             return self.why_no_statistic(group, node)
-        if node.op.kind != "elementwise":
+        # a bias of each matrix: rows know theirs
+        is_by_group = node.op.kind == "gather" and node.operands[1] in group.anchor.operands[1:]
+        if node.op.kind != "elementwise" and (feeds_x or not is_by_group):
             return f"{node.op.name} cannot be computed inside a product's loop"
         return EXPENSIVE if feeds_x and node.op.cost == "expensive" else None
 

@@ -18,7 +18,7 @@ from .launch import Emitted
 from .pool import compile_all
 
 # Where a launch stands in its group: before the main one (""), or after it.
-_ORDER = ("_x", *(f"_m{number}" for number in range(32)), "", "_sum", "_join")
+_ORDER = ("_x", "_rows", *(f"_m{number}" for number in range(32)), "", "_sum", "_join")
 _MAIN = ("_k", "_split")  # suffixes of launches that are the main one under another name
 
 

@@ -10,7 +10,7 @@ from tilewright.codegen.templates import template_with
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.errors import IndexOutOfRange
-from tilewright.ir.types import bf16, f32, f64, i64
+from tilewright.ir.types import bf16, f32, f64, i8, i64
 from tilewright.passes.pipelines import dense
 from tilewright.runtime.executable import Executable
 
@@ -70,6 +70,23 @@ def test_rows_meet_their_own_matrices(n, k, groups, dtype, stored):
         np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * scale)
 
 
+def test_a_bias_of_each_matrix_is_looked_up_where_sums_are_stored():
+    b = Builder("biased")
+    s = b.dim("t", 0, 64)
+    x, index = b.input("x", (s, 12)), b.input("index", (s,), i64)
+    w, bias = b.weight("w", (4, 33, 12)), b.weight("bias", (4, 33))
+    y = b.add(b.grouped_matmul(x, w, index, transpose_w=True), b.gather(bias, index))
+    rng = np.random.default_rng(9)
+    ws = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in (w, bias)}
+    target = resolve_target("cpu")
+    made = compile_graph(b.graph([y]), ws, dense(), target)
+    assert len(made.plan.groups) == 1
+    x, index = rng.standard_normal((9, 12)).astype(np.float32), rng.integers(0, 4, 9)
+    (got,) = Executable(made.program, made.weights, open_device(target))(x, index)
+    want = expected(x, index, ws["w"]) + ws["bias"][index]
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-5)
+
+
 def test_a_row_does_not_depend_on_those_beside_it():
     run, _ = running(64, 300, 3, f32)
     rng = np.random.default_rng(7)
@@ -95,3 +112,25 @@ def test_bytes_are_those_of_the_matrices_that_rows_have():
     for rows, chosen in ((1, 1), (5, 5), (8, 8), (100, 8)):
         wanted = chosen * n * k * 4 + rows * (k * 4 + 8 + n * 4)
         assert evaluate(traffic, {"t": rows}) == wanted
+
+
+def test_matrices_stored_as_codes_are_decoded_where_they_are_read():
+    groups, n, k, size = 3, 33, 64, 16
+    b = Builder("codes")
+    s = b.dim("t", 0, 64)
+    x, index = b.input("x", (s, k)), b.input("index", (s,), i64)
+    codes = b.weight("codes", (groups, n, k), i8)
+    scale, zero = (b.weight(name, (groups, n, k // size)) for name in ("scale", "zero"))
+    w = b.dequantize(codes, scale, zero)
+    graph = b.graph([b.grouped_matmul(x, w, index, transpose_w=True)])
+    rng = np.random.default_rng(11)
+    shared = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in (scale, zero)}
+    ws = {"codes": rng.integers(-128, 128, codes.shape).astype(np.int8), **shared}
+    target = resolve_target("cpu")
+    made = compile_graph(graph, ws, dense(), target)
+    assert {w.type.dtype for w in made.program.weights if w.type.shape[-1] == k} == {i8}
+    x, index = rng.standard_normal((9, k)).astype(np.float32), rng.integers(0, groups, 9)
+    (got,) = Executable(made.program, made.weights, open_device(target))(x, index)
+    wide = {name: np.repeat(array, size, -1) for name, array in shared.items()}
+    want = expected(x, index, (ws["codes"] - wide["zero"]) * wide["scale"])
+    np.testing.assert_allclose(got.numpy(), want, rtol=0, atol=1e-5 * np.abs(want).max())
