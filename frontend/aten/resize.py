@@ -56,8 +56,14 @@ for _rank in (1, 2, 3):
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
     _register(_name, _weighed, mix=Mix("linear"))
 _register("upsample_bicubic2d", _weighed, mix=Mix("cubic"))
-_register("_upsample_bilinear2d_aa", _weighed, mix=Mix("linear", antialias=True))
-_register("_upsample_bicubic2d_aa", _weighed, mix=Mix("cubic", cubic=-0.5, antialias=True))
+_register(
+    "_upsample_bilinear2d_aa", _weighed, mix=Mix("linear", antialias=True, drops_outside=True)
+)
+_register(
+    "_upsample_bicubic2d_aa",
+    _weighed,
+    mix=Mix("cubic", cubic=-0.5, antialias=True, drops_outside=True),
+)
 
 
 @handles("grid_sampler.default", "grid_sampler_2d.default", "grid_sampler_3d.default")

@@ -135,7 +135,7 @@ def _along(b: Builder, x: Value, axis: int, count: Dim, mix: Mix, at: Positions)
     size, wide = x.shape[axis], f64 if x.dtype == f64 else f32
     if count == size and 1.0 in (at.scale, at.inverse) and at.transform != "tf_crop_and_resize":
         return x
-    place = at.of(b, size, count, wide)
+    asked = place = at.of(b, size, count, wide)
     if mix.mode == "nearest":
         read = b.gather(x, _inside(b, _rounded(b, place, mix.rounding), size), axis=axis)
         return _where_inside(b, read, place, axis, size, mix)
@@ -153,20 +153,14 @@ def _along(b: Builder, x: Value, axis: int, count: Dim, mix: Mix, at: Positions)
     if shrink != 1.0:
         distance = b.mul(distance, b.constant(1.0 / shrink, wide))
     weights = mix.weight(b, distance)
-    if mix.drops_outside or mix.antialias:
+    if mix.drops_outside:
         last = b.dim_value(value=size - 1, dtype=wide)
         valid = b.and_(b.ge(places, b.constant(0.0, wide)), b.le(places, last))
         weights = b.where(valid, weights, b.constant(0.0, wide))
+    if mix.drops_outside or mix.antialias:
         weights = b.div(weights, b.sum(weights, axes=(1,), keepdims=True))
-    index = _inside(b, places, size)
-    return _where_inside(
-        b,
-        _mixed(b, x, axis, index, weights, taps),
-        b.reshape(place, shape=(count,)),
-        axis,
-        size,
-        mix,
-    )
+    mixed = _mixed(b, x, axis, _inside(b, places, size), weights, taps)
+    return _where_inside(b, mixed, b.reshape(asked, shape=(count,)), axis, size, mix)
 
 
 def _mixed(b: Builder, x: Value, axis: int, index: Value, weights: Value, taps: int) -> Value:

@@ -237,7 +237,8 @@ class Importer:
 
         Raises NeedsValue if so.
         """
-        nodes, leaves = _producers(value)
+        nodes, found = _producers(value)
+        leaves = [leaf for leaf in found if leaf.name not in self.builder.stored]
         if not leaves or any(node.op.kind == "call" for node in nodes):
             return
         names = [self.model.inputs.get(leaf) for leaf in leaves]

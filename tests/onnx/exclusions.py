@@ -20,8 +20,4 @@ EXCLUDED: dict[str, str] = {
         "positions by the size before it is rounded down, as neither torch nor onnxruntime has them"
     ),
     r"test_sequence_model8": "the number of tensors in a sequence depends on the data's size",
-    r"test_attention_4d_.*bf16.*": (
-        "expected are results of a computation that rounds to bfloat16 after every step; ours is"
-        " more precise, as onnxruntime's is"
-    ),
 }
