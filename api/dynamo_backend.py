@@ -1,6 +1,8 @@
 """`torch.compile(model, backend="tilewright")`: runs the graphs that torch captures of a model."""
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections import OrderedDict
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,16 +12,21 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..frontend.dtypes import to_numpy
 from ..frontend.dynamo import (
     Argument,
     Captured,
     Result,
     import_graph,
     may_differentiate,
+    static_arguments,
     whole_operations,
 )
 from ..ir import switches
 from ..ir.errors import DeviceError, OptionError
+from ..ir.fork_lock import ForkLock
+from ..ir.graph import Graph, Value
+from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.signature import Constant, Input
 from ..ir.target import Target
 from ..passes.pipelines import dense
@@ -29,6 +36,8 @@ from .callable_module import without_history
 from .compile_graph import compile_graph
 from .compile_module import read_options
 from .machine import open_device, resolve_target
+
+MAX_PACKED = 64  # sets of weights that one graph keeps packed
 
 
 def tilewright(
@@ -41,8 +50,8 @@ def tilewright(
     """A backend of torch.compile: a function that computes what a captured graph does.
 
     Graph breaks, guards, dynamic sizes, recompilation, aliases and writes in place are torch's, so
-    the model does what it does in eager. Parameters and buffers are read where they lie at each
-    call: what is written into them is seen. The graph runs where its tensors are, the CPU or a CUDA
+    the model does what it does in eager. Parameters and buffers have the values of each call: what
+    is written into them is seen. The graph runs where its tensors are, the CPU or a CUDA
     device. Where gradients are on and an argument requires them, the forward pass is ours and the
     backward pass torch's: call the model under torch.no_grad() to do without what that stores.
     Operations that have no kernel are left to PyTorch, on the host; with options={"strict": True}
@@ -59,12 +68,14 @@ def tilewright(
             fix="leave it out",
         )
     given = read_options(options, {"strict": (False, True)})
+    differentiates = may_differentiate(module, example_inputs)
 
     def compile(graph: torch.fx.GraphModule, _: Sequence[Any]) -> CompiledGraph:
+        static = frozenset() if differentiates else static_arguments()
         with _disable_current_modes():  # torch's own, in which tensors have no values
-            return CompiledGraph(import_graph(graph, strict=given.get("strict", False)))
+            return CompiledGraph(import_graph(graph, strict=given.get("strict", False)), static)
 
-    with whole_operations(keeps=not may_differentiate(module, example_inputs)) as decompositions:
+    with whole_operations(keeps=not differentiates) as decompositions:
         compiler = aot_autograd(
             fw_compiler=compile, bw_compiler=_as_it_is, decompositions=decompositions
         )
@@ -72,23 +83,80 @@ def tilewright(
 
 
 class CompiledGraph:
-    """The program of a captured graph: takes a list of torch's tensors and numbers."""
+    """The program of a captured graph: takes a list of torch's tensors and numbers.
+
+    On the CPU its `static` arguments are packed for the kernels at the first call with them, but
+    for tables that are looked up. A digest of their values, taken at each call, says when they have
+    to be again: however they were written, what was packed of other values is not used.
+    """
 
     _boxed_call = True  # torch gives the arguments in one list
 
-    def __init__(self, captured: Captured):
-        target, device = _device(captured.device.type, captured.device.index or 0)
-        compiled = compile_graph(captured.graph, captured.constants, dense(), target)
-        self._arguments, self._results = captured.arguments, captured.results
-        self._run = Executable(compiled.program, compiled.weights, device, borrow_weights=False)
+    def __init__(self, captured: Captured, static: Container[int]):
+        target, self._device = _device(captured.device.type, captured.device.index or 0)
+        self._results, self._lock = captured.results, ForkLock()
+        graph, given = captured.graph, dict(zip(captured.graph.inputs, captured.arguments))
+        packs = captured.device.type == "cpu"
+        self._packed = {
+            value: argument.index
+            for value, argument in given.items()
+            if packs and argument.index in static and _is_packed(graph, value)
+        }
+        self._arguments = [given[value] for value in graph.inputs if value not in self._packed]
+        self._values: Sequence[Any] = ()  # of the call that weights are packed for
+        arrays = {
+            value.name: LazyArray(value.shape, value.dtype, lambda i=i: to_numpy(self._values[i]))
+            for value, i in self._packed.items()
+        }
+        graph = graph.replace(
+            inputs=tuple(value for value in graph.inputs if value not in self._packed),
+            weights=(*graph.weights, *self._packed),
+        )
+        weights = LazyArrays({**dict(captured.constants.lazy_items()), **arrays})
+        self._compiled = compile_graph(graph, weights, dense(), target)
+        # by the addresses of what was packed: layers of one kind may share a graph
+        self._runs: OrderedDict[tuple[int, ...], tuple[list[int], Executable]] = OrderedDict()
         counters["tilewright"]["graphs"] += 1
-        counters["tilewright"]["fallback_ops"] += compiled.fallback_ops
+        counters["tilewright"]["fallback_ops"] += self._compiled.fallback_ops
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """What the graph computes of these arguments."""
-        outputs = self._run(*(_input(argument, values) for argument in self._arguments))
+        with self._lock:
+            run = self._executable(values)
+            outputs = run(*(_input(argument, values) for argument in self._arguments))
         tensors = list(map(torch.from_dlpack, outputs))
         return [_result(result, tensors, values) for result in self._results]
+
+    def _executable(self, values: Sequence[Any]) -> Executable:
+        packed = [values[index] for index in self._packed.values()]
+        key, digests = tuple(x.data_ptr() for x in packed), list(map(_digest, packed))
+        found = self._runs.pop(key, None)
+        if found is None or found[0] != digests:
+            self._values = values
+            program, weights = self._compiled.program, self._compiled.weights
+            found = digests, Executable(program, weights, self._device, borrow_weights=False)
+            self._values = ()
+        self._runs[key] = found  # as the last
+        if len(self._runs) > MAX_PACKED:
+            self._runs.popitem(last=False)
+        return found[1]
+
+
+def _digest(tensor: torch.Tensor) -> int:
+    return zlib.crc32(to_numpy(tensor).reshape(-1).view(np.uint8))
+
+
+def _is_packed(graph: Graph, value: Value) -> bool:
+    return value.type.rank < 2 or _is_matrix(graph, value)
+
+
+def _is_matrix(graph: Graph, value: Value) -> bool:
+    """Whether a product or a convolution reads a value, itself or after casts and views."""
+    return any(
+        user.op.kind in ("contract", "composite")
+        or ((user.op.is_cast or user.op.kind == "view") and _is_matrix(graph, user.results[0]))
+        for user in graph.uses.get(value, ())
+    )
 
 
 def _as_it_is(module: torch.fx.GraphModule, _: Sequence[Any]) -> Any:

@@ -99,6 +99,15 @@ def may_differentiate(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     return is_on and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
 
 
+def static_arguments() -> frozenset[int]:
+    """Which arguments of the graph being compiled are parameters and buffers that it only reads."""
+    context = torch._guards.TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return frozenset()
+    facts = context.fw_metadata
+    return frozenset(facts.static_input_indices).difference(facts.mutated_inp_runtime_indices)
+
+
 def _of_tensors(op: Any) -> bool:
     """Whether its results are tensors: torch has to see a number as what it reads of a tensor."""
     return all("Tensor" in str(result.type) for result in op._schema.returns)

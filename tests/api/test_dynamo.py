@@ -61,6 +61,16 @@ def test_weights_are_those_of_the_call():
         close(fast(CASE), model(CASE))
 
 
+def test_layers_of_one_kind_share_a_graph():
+    layers = [nn.Linear(8, 8), nn.Linear(8, 8)]
+    with torch.no_grad():
+        for _ in range(2):
+            for layer in layers:
+                close(compiled(layer)(CASE), layer(CASE))
+                layer.weight.data[0, 0] += 1
+    assert counters["tilewright"]["graphs"] == 1
+
+
 def test_train_mode_updates_its_statistics():
     model, other = Layers(), Layers()
     other.load_state_dict(model.state_dict())
