@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..ir.builder import Builder
+from ..ir.dim import Dim, product
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import broadcast_shapes
 from ..ir.ranges import Ranges
-from ..ir.types import bool_
+from ..ir.types import Shape, bool_
 from . import findings
 from .activation_rules import ACTIVATION_RULES
 from .constant_rules import CONSTANT_RULES
@@ -69,6 +70,7 @@ class Canonicalize(Pass):
             before = graph
             graph = rewrite(graph, [*VIEW_RULES, *CONSTANT_RULES, *MATH_RULES, *ACTIVATION_RULES])
             graph = replace_nodes(graph, _with_constants)
+            graph = replace_nodes(graph, partial(_reshaped_first, graph), ("reshape",))
             ranges = Ranges(graph.facts)
             graph = replace_nodes(
                 graph, partial(_known_comparison, ranges), ("lt", "le", "gt", "ge")
@@ -116,6 +118,50 @@ def _narrow_operands(b: Builder, node: Node, operands: Sequence[Value]) -> Seque
         return None
     findings.current().fire("narrow_operand")
     return b.node(node.op, new, node.attrs).results
+
+
+def _reshaped_first(
+    graph: Graph, b: Builder, node: Node, operands: Sequence[Value]
+) -> Sequence[Value] | None:
+    """reshape(f(reshape(x), ..)) that parts the axes which the others joined  ->  f(x, ..)"""
+    (value,) = node.operands
+    inner = value.node
+    if inner is None or inner.op.kind != "elementwise" or value in graph.results:
+        return None
+    runs = _parted(value.shape, node.results[0].shape)
+    if runs is None or len(graph.uses[value]) != 1:
+        return None
+    parts = []
+    for operand in operands[0].node.operands:
+        shape: tuple[Dim, ...] = ()
+        for run, size in zip(runs[len(runs) - operand.type.rank :], operand.shape):
+            shape += run if size != 1 else (1,) * len(run)
+        maker = operand.node
+        if operand.type.rank:
+            is_joined = maker is not None and maker.op.name == "reshape"
+            if not is_joined or _large(maker.operands[0].shape) != _large(shape):
+                return None
+            operand = b.reshape(maker.operands[0], shape=shape)
+        parts.append(operand)
+    findings.current().fire("reshaped_first")
+    return b.node(inner.op, parts, inner.attrs).results
+
+
+def _large(shape: Shape) -> list[Dim]:
+    return [size for size in shape if size != 1]
+
+
+def _parted(joined: Shape, shape: Shape) -> list[Shape] | None:
+    """The axes of `shape` that make up each joined one; None where they lie across each other."""
+    runs, rest = [], list(shape)
+    for size in joined:
+        run: Shape = ()
+        while rest and product(run) != size:
+            run = (*run, rest.pop(0))
+        if product(run) != size:
+            return None
+        runs.append(run)
+    return None if rest or len(shape) <= len(joined) else runs
 
 
 def _known_comparison(
