@@ -35,6 +35,7 @@ _HOMES = {
             "UnsupportedModel",
             "UnsupportedOp",
             "VerifyError",
+            "WrongResult",
         ],
         "ir.errors",
     ),
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         UnsupportedModel,
         UnsupportedOp,
         VerifyError,
+        WrongResult,
     )
     from .runtime.engine.sampling_params import SamplingParams
 

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..ir.errors import ArtifactError, CheckpointError
 from ..ir.progress import Progress
@@ -14,6 +15,9 @@ from .artifact_facts import check_facts, is_language_model
 from .identity import Hashes
 from .machine import release_memory
 from .request import PAGE_SIZE, Request
+
+if TYPE_CHECKING:
+    from ..passes import Pass
 
 MAX_STEP_TOKENS = 8192  # the range of a program's token dim
 DEFAULT_CONTEXT = 8192  # of models that state no limit
@@ -106,7 +110,6 @@ def _language_model(artifact: Artifact, path: Path) -> Artifact:
 def build_model(request: Request, progress: Progress) -> Artifact:
     """Capture, optimize, build."""
     # what compiles is loaded here: what is compiled already does without
-    from ..passes.pipelines import language_model
     from .compile_graph import compile_graph, require_tools
 
     require_tools(request.target)
@@ -119,8 +122,7 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     captured = capture_causal_lm(
         request.path or request.model,
         tokenizer=request.tokenizer,
-        # activations: matrix units want them narrow, a CPU gains nothing by it
-        dtype=stored if target.is_gpu else f32,
+        dtype=request.computed,
         progress=progress,
     )
     source = captured.tokenizer
@@ -128,13 +130,9 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     text = source.load().stored() if source is not None and source.exists else {}
     text_facts = text.pop("facts", {"special_tokens": {}, "chat_templates": {}, "eos_ids": []})
     captured_at = time.perf_counter()
-    pipeline = language_model(
-        None if stored == f32 else stored,
-        page_size=PAGE_SIZE,
-        kv_dtype=request.kv_dtype,
-        max_tokens=MAX_STEP_TOKENS,
+    compiled = compile_graph(
+        captured.graph, captured.weights, pipeline_of(request), target, progress=progress
     )
-    compiled = compile_graph(captured.graph, captured.weights, pipeline, target, progress=progress)
     facts = captured.facts
     seconds = {
         "capture": captured_at - start,
@@ -160,6 +158,19 @@ def build_model(request: Request, progress: Progress) -> Artifact:
             "passes": compiled.report.to_json(),
             "notes": list(captured.notes),
         },
+    )
+
+
+def pipeline_of(request: Request) -> tuple["Pass", ...]:
+    """The passes that make a paged program of a captured model."""
+    from ..passes.pipelines import language_model
+
+    stored = request.stored
+    return language_model(
+        None if stored == f32 else stored,
+        page_size=PAGE_SIZE,
+        kv_dtype=request.kv_dtype,
+        max_tokens=MAX_STEP_TOKENS,
     )
 
 

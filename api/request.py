@@ -55,6 +55,11 @@ class Request:
         """The dtype of weights: bf16 unless asked, as memory traffic is what decoding costs."""
         return self.dtype or bf16
 
+    @property
+    def computed(self) -> DType:
+        """The dtype of activations: matrix units want them narrow, a CPU gains nothing by it."""
+        return self.stored if self.target.is_gpu else f32
+
     def __post_init__(self) -> None:
         if self.tokenizer is not None and not hasattr(self.tokenizer, "backend_tokenizer"):
             raise OptionError(

@@ -17,6 +17,7 @@ from .doctor import doctor
 from .generate import generate
 from .inspect import inspect
 from .opt import opt
+from .verify_model import verify
 
 VERBS = {
     "generate": generate,
@@ -27,6 +28,7 @@ VERBS = {
     "list": list_models,
     "prune": prune_cache,
     "opt": opt,
+    "verify": verify,
     "doctor": doctor,
     "demo": demo,
 }

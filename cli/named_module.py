@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,17 @@ def is_named(text: str) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class Named:
+    """A module or an exported program, with arguments to call it with."""
+
+    module: Any
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dynamic_shapes: Any = None
+    has_values: bool = True  # the arguments are more than examples of their types
+
+
 def compile_named(
     text: str,
     inputs: Sequence[str],
@@ -42,20 +54,32 @@ def compile_named(
     from ..api.compile import compile
 
     if text.endswith(".onnx"):
-        shapes = _shapes(inputs, dims, text)
+        shapes = shapes_of_inputs(inputs, dims, text)
         return compile(text, dynamic_shapes=shapes, target=target, options=options)
+    named = load_named(text, inputs, dims, trust=trust)
+    if text.endswith(".pt2"):
+        return compile(named.module, target=target, options=options)
+    with _code_of("the module does not compute for these inputs", text, "pass what it takes"):
+        shapes = named.dynamic_shapes
+        compiled = compile(named.module, dynamic_shapes=shapes, target=target, options=options)
+        compiled.specialize(named.args, named.kwargs)
+    return compiled
+
+
+def load_named(text: str, inputs: Sequence[str], dims: Sequence[str], *, trust: bool) -> Named:
+    """What is named, with arguments as they are described, or as it says itself."""
     from ..api.compile_module import check_module
 
     if text.endswith(".pt2"):
         exported = _read_exported(Path(text), inputs, dims, trust)
-        return compile(exported, target=target, options=options)
+        args, kwargs = exported.example_inputs or ((), {})
+        return Named(exported, args, kwargs, has_values=False)
     module, examples, shapes = _make(text)
     check_module(module)
     if inputs:
         arguments, shapes = read_inputs(inputs, dims)
-    elif examples is not None or not _needs_inputs(module):
-        arguments = None
-    else:
+        return Named(module, (), arguments, shapes, has_values=False)
+    if examples is None and _needs_inputs(module):
         raise OptionError(
             "nothing says what the module is called with",
             where=text,
@@ -63,13 +87,29 @@ def compile_named(
             fix="--input NAME=TYPE for each argument, such as --input 'x=f32[batch, 128]';"
             f" or let {text.rpartition(':')[2]} return (module, example_inputs)",
         )
-    with _code_of("the module does not compute for these inputs", text, "pass what it takes"):
-        compiled = compile(module, dynamic_shapes=shapes, target=target, options=options)
-        if arguments is None:
-            compiled.specialize(tuple(examples or ()), {})
-        else:
-            compiled.specialize((), arguments)
-    return compiled
+    return Named(module, tuple(examples or ()), {}, shapes)
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Arguments by name from an .npz file. OptionError when it is none."""
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise OptionError(
+            f"{path} does not hold arrays by name",
+            facts=f"{type(error).__name__}: {error}",
+            fix="write it with numpy.savez(path, x=...), its arrays named as the arguments",
+        ) from error
+
+
+def as_tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """NumPy arrays as what modules take."""
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 @contextmanager
@@ -174,7 +214,7 @@ def _import(place: str) -> Any:
     return module
 
 
-def _shapes(
+def shapes_of_inputs(
     inputs: Sequence[str], dims: Sequence[str], where: str
 ) -> dict[str, tuple[int | str, ...]]:
     """Shapes of an ONNX model's inputs in place of the declared ones, from `x=f32[batch, 3]`."""

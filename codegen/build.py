@@ -43,14 +43,17 @@ def build(
     ranges = Ranges(graph.facts, {} if kv is None else _made_by_engine(graph))
     backend = _backend(target, progress)
     made = StepMaker(graph, target, backend, progress)
-    names = _buffer_names(graph)
+    names = buffer_names(graph)
     buffers = made.buffers
     buffers.update(_make_buffers(graph, names, encodings))
     made.temporaries(plan, names)
     back = written_back(graph)
-    moved = [v for v in dict.fromkeys(back.values()) if v in graph.states]
+    # states whose old content is needed once they are written
+    given = {v: f"old {v.name}" for v in graph.states if v.name in back and v in graph.outputs}
+    moved = {v: f"old {v.name}" for v in back.values() if v in graph.states} | given
+    buffers.update((name, Buffer(name, v.type, "output")) for v, name in given.items())
     # what ends in a state and has no buffer yet
-    needed = {f"old {v.name}": v.type for v in moved} | {names[v]: v.type for v in back.values()}
+    needed = {name: v.type for v, name in moved.items()} | {names[v]: v.type for v in back.values()}
     base = plan.arena_bytes
     for name, type in needed.items():
         if name not in buffers:
@@ -63,10 +66,8 @@ def build(
             facts="\n".join(made.problems),
         )
     # states that take each other's content are read before any of them is written
-    copies = [(v, names[v], f"old {v.name}") for v in moved]
-    copies += [
-        (v, f"old {v.name}" if v in graph.states else names[v], state) for state, v in back.items()
-    ]
+    copies = [(v, names[v], name) for v, name in moved.items()]
+    copies += [(v, moved.get(v, names[v]), state) for state, v in back.items()]
     for value, source, to in copies:
         low = Lowered(copy_kernel(value.type), ())
         steps += made.launches(low, f"update {to}", (source, to), base, None)
@@ -84,7 +85,7 @@ def build(
         symbols=made.symbols,
         buffers=buffers,
         inputs=tuple(v.name or "" for v in graph.inputs),
-        outputs=tuple(names[v] for v in graph.outputs),
+        outputs=tuple(given.get(v, names[v]) for v in graph.outputs),
         kernels={name: replace(k, args=stated[name]) for name, k in kernels.items()},
         steps=tuple(steps),
         arena_bytes=made.end,
@@ -114,7 +115,7 @@ def _backend(target: Target, progress: Progress) -> Backend:
 # ---- buffers -------------------------------------------------------------------------------
 
 
-def _buffer_names(graph: Graph) -> dict[Value, str]:
+def buffer_names(graph: Graph) -> dict[Value, str]:
     """The buffer each value lives in. What a state op returns lives where its state does."""
     names = {v: v.name or "" for v in graph.arguments()}
     for number, node in enumerate(graph.nodes):

@@ -56,6 +56,25 @@ def open_checkpoint(path: str | Path, dtype: DType | None = None) -> Checkpoint:
     )
 
 
+def load_eager(path: str | Path, dtype: DType = f32) -> Any:
+    """The model with its weights in memory, to be run by PyTorch: what a program must agree with.
+
+    A folder is read by transformers itself. Of a GGUF file the weights are as we read them.
+    """
+    checkpoint = open_checkpoint(path, dtype)
+    module, arrays = checkpoint.module, checkpoint.arrays
+    if arrays and Path(path).is_dir():
+        module = _load_with_transformers(module, Path(path), dtype)
+    elif arrays:
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name in arrays:
+                    array = np.asarray(arrays[name]).astype(np.float32)
+                    parameter.copy_(torch.from_numpy(array))
+    module.set_attn_implementation("eager")
+    return module
+
+
 # ---- GGUF ----------------------------------------------------------------------------------
 
 

@@ -89,6 +89,10 @@ class DivisionByZero(TilewrightError, ZeroDivisionError):
     """An integer in the data was divided by zero."""
 
 
+class WrongResult(TilewrightError):
+    """A program gives something else than the framework its model is from; says how far off."""
+
+
 class OutOfPages(TilewrightError):
     """The KV pool cannot hold what one sequence alone needs."""
 

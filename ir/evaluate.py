@@ -19,6 +19,8 @@ from .scalar import evaluate_scalar
 from .types import DType, TensorType, dtype_of
 
 Arrays = Mapping[str, np.ndarray]
+# (node, its operands or its results, their arrays) -> the arrays to go on with
+Disturb = Callable[[Node, Sequence[Value], Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 def evaluate(
@@ -29,13 +31,14 @@ def evaluate(
     *,
     precision: type | None = np.float64,
     sizes: Mapping[str, int] | None = None,
+    disturb: Disturb | None = None,
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Outputs and new states of `graph`.
 
     Floats are computed in `precision` throughout (float64 by default), which rounds nothing to the
     declared dtypes; with None every value is rounded to its declared dtype. `weights` is a mapping
     or a function from name to array. Nothing given is changed. `sizes` gives symbols that no
-    argument determines.
+    argument determines. `disturb` changes what each node is given and gives.
     """
     states = states or {}
     arguments = [(v, inputs[v.name or ""]) for v in graph.inputs] + [
@@ -51,7 +54,7 @@ def evaluate(
                 array = np.asarray(load(operand.name or ""))
                 env[operand] = _as_declared(array, operand.dtype, precision)
         results = evaluate_node(
-            node, [env[v] for v in node.operands], values, precision, graph.symbols
+            node, [env[v] for v in node.operands], values, precision, graph.symbols, disturb
         )
         env.update(zip(node.results, results))
         for value in last_use.get(index, ()):
@@ -80,6 +83,7 @@ def evaluate_node(
     values: dict[str, int],
     precision: type | None,
     symbols: Mapping[str, Symbol],
+    disturb: Disturb | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Results of one node; symbols that it binds are put into `values`.
 
@@ -87,10 +91,12 @@ def evaluate_node(
     DivisionByZero for data that the op has no result for.
     """
     attrs = {name: bind_attr(value, values) for name, value in node.attrs.items()}
+    if disturb is not None:
+        operands = list(disturb(node, node.operands, operands))
     with np.errstate(all="ignore"):
         try:
             if node.op.kind == "region":
-                run = _Regions(values, precision)
+                run = _Regions(values, precision, disturb)
                 raw = node.op.reference(run, *operands, **attrs)  # type: ignore[misc]
             else:
                 raw = run_op(node.op, operands, attrs, node, precision)
@@ -112,19 +118,23 @@ def evaluate_node(
         if np.shape(array) != shape:
             raise ShapeError(f"{node.op.name}: reference gave {np.shape(array)}, type says {shape}")
         results.append(_as_declared(np.asarray(array), result.dtype, precision))
+    if disturb is not None:
+        results = list(disturb(node, node.results, results))
     return tuple(results)
 
 
 class _Regions:
     """What the reference of an op with sub-graphs runs them with."""
 
-    def __init__(self, values: Mapping[str, int], precision: type | None):
-        self._values, self._precision = values, precision
+    def __init__(self, values: Mapping[str, int], precision: type | None, disturb: Disturb | None):
+        self._values, self._precision, self._disturb = values, precision, disturb
 
     def __call__(self, graph: Graph, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """The outputs of a sub-graph."""
         inputs = {v.name or "": x for v, x in zip(graph.inputs, operands, strict=True)}
-        outputs, _ = evaluate(graph, inputs, precision=self._precision, sizes=self._values)
+        outputs, _ = evaluate(
+            graph, inputs, precision=self._precision, sizes=self._values, disturb=self._disturb
+        )
         return tuple(outputs)
 
     def zeros(self, shape: tuple[Dim, ...]) -> np.ndarray:

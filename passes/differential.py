@@ -1,8 +1,8 @@
-"""Runs the reference before and after a pass, on small random inputs, and compares."""
+"""Runs the reference before and after a pass, on random or given inputs, and compares."""
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from ..ir.errors import (
 )
 from ..ir.evaluate import evaluate
 from ..ir.graph import Graph, Value
+from ..ir.text import print_node, value_names
+from .moved import first_moved
 from .random_inputs import WHOLE, bindings, random_arguments, random_weights
+
+Arrays = Mapping[str, np.ndarray]
 
 TOLERANCE = 1e-9  # float64 throughout; rewrites reassociate sums, nothing more
 MAX_RANK = 64  # of a NumPy array
@@ -25,51 +29,93 @@ SCALES = (1.0, 1e-3)  # small inputs show a lost epsilon
 WHOLE_NUMBERS = (WHOLE, range(1, 2), range(1))
 
 
-class Differential:
-    """Holds the inputs and what the graph gave for them; `compare` after each pass."""
+class NumbersMoved(VerifyError):
+    """A pass changed what a graph computes: `moved_by` its name, `error` by how much."""
 
-    def __init__(self, graph: Graph, seed: int = 0):
+    def __init__(self, moved_by: str, error: float, value: str, where: str):
+        self.moved_by, self.error, self.value = moved_by, error, value
+        super().__init__(
+            f"{moved_by} changed the numbers",
+            where=where,
+            facts=f"largest difference {error:.3g} of its scale, allowed {TOLERANCE:.3g}"
+            + (f"\nfirst value that the graph before has not:\n  {value}" if value else ""),
+            fix="run again with dump= and compare the graph before and after this pass",
+        )
+
+
+class Differential:
+    """Holds the inputs and what the graph gave for them; `compare` after each pass.
+
+    Inputs and states are `arguments`, where they are given, and `weights` the weights; else random.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        seed: int = 0,
+        *,
+        arguments: Arrays | None = None,
+        weights: Arrays | None = None,
+    ):
         self.seed = seed
-        self.start(graph)
+        self.weights: Arrays = {}
+        if arguments is None or weights is None:
+            self.start(graph)
+        else:
+            self._take(graph, [arguments], weights)
 
     def start(self, graph: Graph) -> None:
-        """Take `graph` as what later ones are compared with."""
+        """Take `graph` as what later ones are compared with; weights stay where they fit."""
         binding = bindings(graph)[1]
         _require_runnable(graph, binding)
         fault: TilewrightError | None = None
+        kept = self.weights if {v.name for v in graph.weights} <= self.weights.keys() else None
         for whole in WHOLE_NUMBERS:
-            self.runs = [
-                random_arguments(graph, binding, scale, self.seed, whole) for scale in SCALES
-            ]
-            self.weights = random_weights(graph, self.seed, whole=whole)
+            runs = [random_arguments(graph, binding, scale, self.seed, whole) for scale in SCALES]
+            weights = kept or random_weights(graph, self.seed, whole=whole)
             try:
-                self.expected = [run(graph, inputs, self.weights) for inputs in self.runs]
+                self._take(graph, runs, weights)
                 return
             except (IndexOutOfRange, DivisionByZero) as error:
                 fault = error
         raise _not_runnable(f"random integers are unfit data for it\n{fault}", "")
 
+    def _take(self, graph: Graph, runs: Sequence[Arrays], weights: Arrays) -> None:
+        self.graph, self.runs, self.weights = graph, runs, weights
+        self.expected = [run(graph, inputs, weights) for inputs in runs]
+
     def compare(
         self, graph: Graph, name: str, keeps_signature: bool, prepare: Graph | None
     ) -> None:
-        """VerifyError naming the pass `name` when numbers moved."""
+        """NumbersMoved naming the pass `name`, and the first value, when numbers moved."""
         if not keeps_signature:
             self.start(graph)
             return
+        weights = self.weights
         if prepare is not None:
-            self.weights = prepared(graph, prepare, self.weights)
+            weights = prepared(graph, prepare, weights)
         for inputs, expected in zip(self.runs, self.expected):
-            actual = run(graph, inputs, self.weights)
+            actual = run(graph, inputs, weights)
             for index, (a, e) in enumerate(zip(actual, expected, strict=True)):
                 worst = difference(a, e)
                 if worst > TOLERANCE:
-                    raise VerifyError(
-                        f"{name} changed the numbers",
-                        where=f"result {index} of @{graph.name}",
-                        facts=f"largest difference {worst:.3g} of its scale, "
-                        f"allowed {TOLERANCE:.3g}",
-                        fix="run again with dump= and compare the graph before and after this pass",
-                    )
+                    value = self._first(graph, weights, inputs, index)
+                    raise NumbersMoved(name, worst, value, f"result {index} of @{graph.name}")
+        self.graph, self.weights = graph, weights
+
+    def _first(self, graph: Graph, weights: Arrays, inputs: Arrays, index: int) -> str:
+        """The node of the first value that moved, as text; "" where none is found."""
+        results = [*graph.outputs, *(graph.updates.get(v.name or "", v) for v in graph.states)]
+        value = first_moved(
+            (self.graph, self.weights),
+            (graph, weights),
+            inputs,
+            results[index],
+            lambda a, b: difference(a, b) <= TOLERANCE,
+        )
+        if value is None or value.node is None:
+            return ""
+        return print_node(value.node, value_names(graph))
 
 
 def _require_runnable(graph: Graph, binding: Mapping[str, int]) -> None:

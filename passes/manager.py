@@ -102,11 +102,13 @@ def run_passes(
     dump: Path | None = None,
     stop_after: str | None = None,
     progress: Progress = unwatched,
+    differential: Differential | None = None,
 ) -> PassResult:
     """Run `passes` in order. What is not given of the next three is taken from the switches.
 
     check 1 verifies after each pass; check 2 also runs the reference on small random inputs before
-    and after each pass, and names the first pass whose numbers moved.
+    and after each pass, and names the first pass whose numbers moved. `differential` does that on
+    inputs of its own.
     """
     check = int(switches.get("check")) if check is None else check
     dump = switches.get("dump") if dump is None else dump
@@ -120,7 +122,8 @@ def run_passes(
     products: dict[str, Any] = {}
     if check:
         verify(graph)
-    differential = Differential(graph) if check == 2 else None
+    if differential is None and check == 2:
+        differential = Differential(graph)
     if dump is not None:
         _write(dump / "00-input.ir", graph)
     for number, each in enumerate(passes, 1):

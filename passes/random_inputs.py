@@ -74,8 +74,8 @@ def random_array(
     """An array of the value's type."""
     shape = [evaluate_dim(d, binding) for d in value.shape]
     if value.dtype.is_float:
-        return (rng.standard_normal(shape) * scale).astype(value.dtype.numpy)
-    return rng.integers(whole.start, whole.stop, shape).astype(value.dtype.numpy)
+        return np.asarray(rng.standard_normal(shape) * scale).astype(value.dtype.numpy)
+    return np.asarray(rng.integers(whole.start, whole.stop, shape)).astype(value.dtype.numpy)
 
 
 # ---- batches of paged programs -------------------------------------------------------------

@@ -79,7 +79,10 @@ def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
 
 
 def remove_dead(graph: Graph) -> Graph:
-    """`graph` without nodes whose results nobody reads; the same object if there are none."""
+    """`graph` without nodes whose results nobody reads; the same object if there are none.
+
+    Dims that they bind go with them: nothing else says what those are.
+    """
     needed: set[Value] = set(graph.results)
     kept: list[Node] = []
     late = graph.late_symbols
@@ -92,7 +95,11 @@ def remove_dead(graph: Graph) -> Graph:
                 sizes |= symbols_in(node) & late
     if len(kept) == len(graph.nodes):
         return graph
-    return graph.replace(nodes=tuple(reversed(kept)))
+    symbols = graph.symbols
+    if late:
+        bound = {name for node in kept for name in node.binds}
+        symbols = {name: s for name, s in symbols.items() if name not in late or name in bound}
+    return graph.replace(nodes=tuple(reversed(kept)), symbols=symbols)
 
 
 def drop_unread_weights(graph: Graph) -> Graph:

@@ -5,7 +5,7 @@ take turns.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -26,7 +26,7 @@ from .cpu import host_array
 from .device import Device, Launch, LaunchPlan, Memory
 from .dlpack import CPU, View, view_of
 from .fault_records import Faults
-from .interpreter import Interpreter, StepPlan
+from .interpreter import Interpreter, StepPlan, Traced
 from .place_weights import place_states, place_weights
 from .profile import Profile, of_launches, of_steps
 
@@ -343,7 +343,23 @@ class Executable:
         """The weights where they lie: another executable on this device may share them."""
         return dict(self._weights)
 
-    # ---- measuring ---------------------------------------------------------------------------
+    # ---- looking inside ----------------------------------------------------------------------
+
+    def trace(self, *inputs: Any, names: Collection[str]) -> Iterator[Traced]:
+        """Run the program's steps one at a time; of what each has written, the buffers `names`.
+
+        Faults of the data are left to `self.faults`. States are updated in place.
+        """
+        views = [view_of(array, self.device.dlpack_stream) for array in inputs]
+        self._check(views)
+        interpreter = self._interpreter
+        if interpreter is None:
+            interpreter = Interpreter(self.program, self._module, self.device, {})
+        with self._lock:
+            bound, kept = self._bind_to(views)
+            results = self._results(bound, None)
+            yield from interpreter.trace(bound.binding.values, bound.addresses, names)
+            del kept, results
 
     def profile(self, *inputs: Any, repeats: int = 5) -> Profile:
         """Time each launch and other step alone (median of `repeats` runs). States are updated."""

@@ -7,7 +7,7 @@ allocated, when the size is there.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
@@ -44,6 +44,7 @@ from .profile import StepProfile, of_launches
 MAX_PLANS = 64  # of one group of launches, for sizes that changed; the least recently used go first
 
 Run = Callable[["Frame"], None]
+Traced = tuple[Step, dict[str, int], dict[str, np.ndarray]]  # a step, sizes, what it has written
 Late = dict[int, tuple[Memory, tuple[int, ...]]]  # buffers by their index, with their shapes
 
 
@@ -81,6 +82,23 @@ class Interpreter:
     def plan(self, values: Mapping[str, int]) -> "StepPlan":
         """The program at the sizes that are known when a run begins."""
         return StepPlan(self._run, values, self._outputs)
+
+    def trace(
+        self, values: Mapping[str, int], addresses: np.ndarray, names: Collection[str]
+    ) -> Iterator[Traced]:
+        """Run the program's own steps one at a time: each with copies of what it wrote in `names`.
+
+        What steps inside of it have written is its own.
+        """
+        frame = Frame(dict(values), addresses.copy())
+        for step in self.program.steps:
+            self._compile((step,))(frame)
+            self.device.synchronize()
+            written = dict.fromkeys(n for s in walk((step,)) for n in s.writes if n in names)
+            buffers = [self._buffer(name) for name in written]
+            dims = self._dims(d for b in buffers for d in b.type.shape)
+            found = {b.name: self._host(b, dims, frame, copied=True) for b in buffers}
+            yield step, dict(frame.values), found
 
     # ---- compiling ---------------------------------------------------------------------------
 

@@ -44,10 +44,11 @@ MAY_USE = {
 # Modules that are loaded for one purpose only, and may import its library when they are.
 # behind `tilewright.compile`, which takes a torch module
 _COMPILE = ("compile_module", "compiled_module", "dynamo_backend", "arguments", "snapshot")
-LOADED_FOR = {f"api/{name}.py": "torch" for name in _COMPILE}
+_VERIFY = ("bisect", "verify_graph", "verify_language_model", "verify_module", "verify_onnx")
+LOADED_FOR = {f"api/{name}.py": "torch" for name in (*_COMPILE, "verify_module")}
 
 # Files of api that compile; the rest runs what is compiled, without what compiles.
-COMPILES = {*_COMPILE, "compile_graph", "compile_onnx", "compiled_variant", "watching"}
+COMPILES = {*_COMPILE, *_VERIFY, "compile_graph", "compile_onnx", "compiled_variant", "watching"}
 
 # library -> layers that may import it at module level; the rest do so inside functions
 MAY_USE_AT_TOP = {

@@ -24,6 +24,12 @@ def reduced(x, *, axes: tuple[int, ...], keepdims: bool = False):
     return x.with_shape(d for i, d in enumerate(x.shape) if i not in gone)
 
 
+def _averaged(x, *, axes: tuple[int, ...], keepdims: bool = False):
+    if not x.dtype.is_float:
+        raise TypeError(f"x is {x}: must be float; cast it")
+    return reduced(x, axes=axes, keepdims=keepdims)
+
+
 def _quantified(x, *, axes: tuple[int, ...], keepdims: bool = False):
     if x.dtype != bool_:
         raise TypeError(f"x is {x}: must be bool")
@@ -59,10 +65,10 @@ _declare(
     prod=(_MUL, "Product over axes; 1 for an empty one."),
 )
 op(
-    reduced,
+    _averaged,
     kind="reduce",
     name="mean",
-    doc="Arithmetic mean over axes; NaN for an empty one. Accumulates in float32.",
+    doc="Arithmetic mean over axes; NaN for an empty one; x is float. Accumulates in float32.",
     combine=_ADD,
     finish="x / count",
 )

@@ -13,7 +13,8 @@ from tilewright.ir.text import print_graph, print_plan
 from tilewright.ir.types import DTYPES, bf16, f32, i32
 from tilewright.ir.verify import verify
 
-from .strategies import ANY_DTYPES, graphs
+from .random_graphs import ALL
+from .strategies import graphs
 
 B, S = symbol("b"), symbol("s")
 
@@ -82,7 +83,7 @@ def test_a_graph_reads_back_as_it_prints():
 
 
 @settings(max_examples=150)
-@given(graphs(dtypes=ANY_DTYPES))
+@given(graphs(dtypes=ALL, regions=False))
 def test_any_graph_reads_back(graph):
     verify(graph)
     text = print_graph(graph)
