@@ -87,6 +87,8 @@ def test_integer_products(left, right):
     check(runtime, "MatMulInteger", [x, w])
     check(runtime, "MatMulInteger", [x, w, left(4), right(5)])
     check(runtime, "MatMulInteger", [x, w, left(4), codes(right, 5)])
+    for zero in (right(0), right(5), codes(right, 5)):
+        check(runtime, "MatMulInteger", [x, w, left(4), zero], stored=(1, 3))
     scales = np.float32(0.02), np.float32(0.03), np.float32(2.0)
     inputs = [x, scales[0], left(7), w, scales[1], right(3), scales[2], left(9)]
     check(runtime, "QLinearMatMul", inputs, atol=1)
@@ -99,6 +101,7 @@ def test_integer_convolutions(window):
     groups = window.get("group", 1)
     x, w = codes(np.uint8, 2, 4, 6, 5), codes(np.int8, 6, 4 // groups, 3, 2)
     check(reference, "ConvInteger", [x, w, np.uint8(120)], **window)
+    check(reference, "ConvInteger", [x, w, np.uint8(120), np.int8(3)], stored=(1, 3), **window)
     scales = np.abs(floats(6)) / 1000 + 0.001
     inputs = [x, np.float32(0.02), np.uint8(120), w, scales, np.zeros(6, np.int8), np.float32(0.5)]
     inputs += [np.uint8(100), codes(np.int8, 6).astype(np.int32) * 20]

@@ -1,7 +1,7 @@
 """ONNX's own tests that are left out, each group by a pattern of names and with the reason."""
 
 EXCLUDED: dict[str, str] = {
-    r"test_(equal_string|string_|strnorm|regex_full_match|tfidfvectorizer).*": (
+    r"test_(equal_string|string_|strnorm|regex_full_match).*": (
         "text is not computed with: tensors of strings are refused by that name"
     ),
     r"test_ai_onnx_ml_.*": "ai.onnx.ml, classical models, is refused operator by operator",
@@ -15,9 +15,11 @@ EXCLUDED: dict[str, str] = {
     r"test_.*(FLOAT8E\dM\dFNUZ|FLOAT4E2M1|FLOAT8E8M0|float4e2m1).*": (
         "float8 of the FNUZ kind, float4 and e8m0 are no dtypes of ours: they are refused by name"
     ),
-    r"test_bitcast.*": "no operation reads the bits of one dtype as another",
     r"test_resize_downsample_scales_(linear|cubic)_align_corners": (
         "positions by the size before it is rounded down, as neither torch nor onnxruntime has them"
+    ),
+    r"test_dft_inverse(_opset19)?": (
+        "expected are rounding errors of 2e-7 where the transform is 0, as ours has it to 1e-14"
     ),
     r"test_sequence_model8": "the number of tensors in a sequence depends on the data's size",
 }

@@ -6,7 +6,7 @@ from ....ir.graph import Value
 from ...nn import quantize
 from ..rows import Call, find_row, onnx_op
 from . import conv as _  # noqa: F401  fills the table
-from .quantize import rescaled
+from .quantize import rescaled, weights_less_zero
 
 _CONV = find_row("", "Conv", 22)
 
@@ -16,7 +16,7 @@ def _integer_conv(
 ) -> Value:
     """(x - x_zero) * (w - w_zero) summed over windows, as i32; w_zero may be one a channel."""
     left = quantize.centered(call.b, x, x_zero, axis=1)
-    right = quantize.centered(call.b, w, w_zero, axis=0)
+    right = weights_less_zero(call, w, w_zero, axis=0)
     return _CONV.handler(call, left, right, **window)
 
 

@@ -2,11 +2,15 @@
 
 from functools import partial
 
+import numpy as np
+
 from ....ir import types
 from ....ir.graph import Value
+from ....ir.lazy_arrays import LazyArray
 from ....ir.types import DType
 from ...declined import Declined
 from ...nn import quantize
+from ..known import Known
 from ..rows import MICROSOFT, Call, onnx_op
 from ..tensors import dtype_of_element
 from .contract import matmul
@@ -74,11 +78,36 @@ def integer_product(
 
     A zero point is one number, or a vector: one number for each row of x, each column of w.
     """
-    b = call.b
-    x_axis = max(x.type.rank - 2, 0)
-    left = quantize.centered(b, x, x_zero, axis=x_axis)
-    right = quantize.centered(b, w, w_zero, axis=-1)
-    return matmul(call, left, right)
+    left = quantize.centered(call.b, x, x_zero, axis=max(x.type.rank - 2, 0))
+    return matmul(call, left, weights_less_zero(call, w, w_zero, axis=-1))
+
+
+def weights_less_zero(call: Call, w: Value, zero: Value | None, *, axis: int) -> Value:
+    """w - zero as i32; of what the model stores, kept in as few bytes as hold it.
+
+    zero is one number, or one for each place along the axis.
+    """
+    if zero is None or not isinstance(w, Known) or w.lazy is None or not call.is_known(zero):
+        return quantize.centered(call.b, w, zero, axis=axis)
+    codes, number = w.lazy, call.constant(zero).astype(np.int32)
+    low, high = codes.dtype.extremes
+    ends = low - number.max(), high - number.min()
+    dtype = next(t for t in (types.i8, types.i16, types.i32) if _fits(ends, t))
+    shape = [1] * w.type.rank
+    if number.size > 1:
+        shape[axis] = number.size
+    shared = number.reshape(shape)
+
+    def less() -> np.ndarray:
+        return codes.load().astype(np.int32) - shared
+
+    kept = Known.stored(LazyArray(codes.shape, dtype, less), w.name)
+    return call.b.cast(kept, dtype=types.i32)
+
+
+def _fits(ends: tuple[int, int], dtype: DType) -> bool:
+    low, high = dtype.extremes
+    return low <= ends[0] and ends[1] <= high
 
 
 @onnx_op("MatMulInteger")
