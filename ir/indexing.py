@@ -95,12 +95,13 @@ def divmod_dim(a: Dim, b: Dim, facts: Facts) -> tuple[Dim, Dim]:
 
 
 def recombine(dim: Dim) -> Dim:
-    """b * (x // b) + x % b becomes x, where writing remainders as x - b * (x // b) cancels."""
+    """b * (x // b) + x % b becomes x, where writing remainders as x - b * (x // b) cancels.
+
+    One remainder by itself, or all of them together: quotients of quotients cancel across.
+    """
     while calls := [c for c in calls_of(dim) if c.op == "mod"]:
-        for call in calls:
-            x, b = call.args
-            written = x - b * floordiv(x, b)
-            replaced = _with_atom(dim, call, written)
+        for chosen in (*((call,) for call in calls), calls):
+            replaced = _without_remainders(dim, chosen)
             if len(calls_of(replaced)) < len(calls_of(dim)):
                 dim = replaced
                 break
@@ -109,8 +110,14 @@ def recombine(dim: Dim) -> Dim:
     return dim
 
 
-def _with_atom(dim: Dim, old: Atom, new: Dim) -> Dim:
-    return map_atoms(dim, lambda atom: new if atom == old else atom_dim(atom))
+def _without_remainders(dim: Dim, remainders: Sequence[DimCall]) -> Dim:
+    def written(atom: Atom) -> Dim:
+        if isinstance(atom, str) or atom not in remainders:
+            return atom_dim(atom)
+        x, b = atom.args
+        return x - b * floordiv(x, b)
+
+    return map_atoms(dim, written)
 
 
 def coefficient_of(dim: Dim, name: str) -> Dim | None:

@@ -32,19 +32,22 @@ def columns_of(part: Reduce) -> Axis | None:
     if any(store.guard is not None for store in part.row_stores):
         return None
     loads = loads_of(tuple(r.value for r in reductions))
-    column, axis = rows[-1].name, part.axis.name
-    steps = [coefficient_of(load.offset, column) for load in loads]
-    along = [coefficient_of(load.offset, axis) for load in loads]
-    if None in steps or 1 in along:
+    if any(coefficient_of(load.offset, part.axis.name) == 1 for load in loads):
         return None
+    steps = {a: [coefficient_of(load.offset, a.name) for load in loads] for a in rows}
+    # the last of them, if there are several: it is what is stored side by side
+    side_by_side = [a for a in rows if 1 in steps[a] and None not in steps[a]]
+    if side_by_side:
+        return side_by_side[-1]
     is_short = isinstance(part.axis.extent, int) and part.axis.extent <= SHORT
-    return rows[-1] if 1 in steps or is_short else None
+    return rows[-1] if is_short and None not in steps[rows[-1]] else None
 
 
 def emit_columns(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
     """A function that computes the part."""
     (phase,) = part.phases
-    *outer, column = (a for a in part.rows if a.extent != 1)
+    column = columns_of(part)
+    outer = [a for a in part.rows if a.extent != 1 and a is not column]
     scope = Scope(kernel, (*part.rows, part.axis))
     known = scope.axes - {column.name, part.axis.name}
     at, count = f"[{dims.name(column.name)} - lo]", dims.text(column.extent)

@@ -116,8 +116,7 @@ def _run(axis: str, elements: Sequence[Element]) -> int | None:
     Every quotient by which the axis is divided is one number all through a run.
     """
     loads = [item for e in elements for item in walk(e) if isinstance(item, Load)]
-    wraps = {c.op for load in loads for c in _calls(load.offset) if c.args[0] == symbol(axis)}
-    if "mod" not in wraps:
+    if not any(_wraps(load.offset, axis) for load in loads):
         return None
     divisors = {
         c.args[1]
@@ -131,6 +130,15 @@ def _run(axis: str, elements: Sequence[Element]) -> int | None:
         return None
     width = gcd(*divisors)
     return width if width > 1 else None
+
+
+def _wraps(offset: Dim, axis: str) -> bool:
+    """Whether an offset steps along the axis and jumps: by a rest, or by it and a quotient."""
+    ops = {c.op for c in _calls(offset) if c.args[0] == symbol(axis)}
+    is_bare = not isinstance(offset, int) and any(
+        atom == axis for monomial, _ in offset.terms for atom, _ in monomial
+    )
+    return "mod" in ops or ("floordiv" in ops and is_bare)
 
 
 def _calls(dim: Dim) -> Iterator[DimCall]:

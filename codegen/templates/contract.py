@@ -11,7 +11,7 @@ from ...ir.target import Target
 from ...ir.types import DType, f32
 from ..elements import Numbering, loads_of
 from ..forward import stores_after
-from ..groups import Group
+from ..groups import Group, Groups
 from ..inline import Inliner, broadcast_index, build_scalar
 from ..loops import (
     SUM,
@@ -35,6 +35,7 @@ from .template import Bucket, Template, follows_elements
 Stats = tuple[Reduction, ...]
 Factors = list[tuple[str, Element]]  # ("mul" or "div", by what)
 
+SHORT_RUN = 16  # neighbours of x that are copied at once in less time than finding them takes
 EXPENSIVE = "an expensive x would be computed again for every tile of columns"
 
 
@@ -82,6 +83,24 @@ class ContractTemplate(Template):
             if isinstance(at, str) or at == k:
                 return f"{node.op.name} is not one value for all that the product sums over"
         return None
+
+    def stored_operand(self, groups: Groups, node: Node, number: int) -> Value | None:
+        """Of x, what its views repeat (the images of a convolution), if its last axis is short.
+
+        Stored with its padding, its windows are runs over several axes.
+        """
+        value, found, hint = node.operands[number], None, groups.graph.facts.hint
+        while number == 0 and value.node is not None and value.node.op.kind == "view":
+            before, *others = value.node.operands
+            if others:
+                break
+            is_repeated = 4 * hint(value.type.numel) >= 5 * hint(before.type.numel)
+            if is_repeated and value.node.op.is_renaming:
+                found = before
+            value = before
+        if found is None or not found.type.rank or hint(found.shape[-1]) >= SHORT_RUN:
+            return None
+        return found
 
     def lower(
         self, inliner: Inliner, nodes: Sequence[Node], outputs: Sequence[Value]

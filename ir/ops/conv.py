@@ -8,6 +8,7 @@ from ..types import f32
 from .view import window_span
 
 Ints = tuple[int, ...]
+TOGETHER = 32  # outputs of small groups that are made by one product
 
 
 @op(kind="composite")
@@ -62,30 +63,51 @@ def _(b, x, w, *, strides, dilation, groups):
     """Channels last, where the elements of a window that lie side by side are a run of channels."""
     outputs, channels, *kernel = w.shape
     rank, spatial = x.type.rank, range(1, x.type.rank - 1)
+
+    def windows(x):
+        """[N, *S, ..] -> [N, *S', .., *K]."""
+        for axis, size, step, apart in zip(spatial, kernel, strides, dilation):
+            x = b.window(x, axis=axis, size=size, step=step, dilation=apart)
+        return x
+
     x = b.transpose(x, perm=(0, *range(2, rank), 1))  # [N, *S, C]
-    for axis, size, step, apart in zip(spatial, kernel, strides, dilation):
-        x = b.window(x, axis=axis, size=size, step=step, dilation=apart)
-    counts, inside = x.shape[: rank - 1], tuple(range(rank, x.type.rank))  # [N, *S', C, *K]
     if channels == 1 and groups > 1:
-        result = _depthwise(b, x, w, groups)
+        result = _depthwise(b, windows(x), w, groups)
     else:
-        width = product(kernel) * channels
-        w = b.transpose(w, perm=(0, *range(2, rank), 1))
-        if groups == 1:
-            x = b.transpose(x, perm=(*range(rank - 1), *inside, rank - 1))
-            x = b.reshape(x, shape=(*counts, width))
-            result = b.matmul(x, b.reshape(w, shape=(outputs, width)), transpose_w=True)
-        else:
-            each = outputs // groups
-            x = b.reshape(x, shape=(*counts, groups, channels, *kernel))
-            places = (i + 1 for i in inside)
-            x = b.transpose(x, perm=(rank - 1, *range(rank - 1), *places, rank))
+        w, groups = _block_diagonal(b, b.transpose(w, perm=(0, *range(2, rank), 1)), groups)
+        each, width = w.shape[1:]
+        x = windows(b.reshape(x, shape=(*x.shape[:-1], groups, x.shape[-1] // groups)))
+        counts, inside = x.shape[: rank - 1], range(rank + 1, x.type.rank)
+        if groups == 1:  # [N, *S', 1, C, *K] -> [N, *S', *K * C]
+            x = b.transpose(x, perm=(*range(rank), *inside, rank))
+            x, w = b.reshape(x, shape=(*counts, width)), b.reshape(w, shape=(each, width))
+            result = b.matmul(x, w, transpose_w=True)
+        else:  # -> [groups, N * S', *K * C]
+            x = b.transpose(x, perm=(rank - 1, *range(rank - 1), *inside, rank))
             x = b.reshape(x, shape=(groups, product(counts), width))
-            w = b.reshape(w, shape=(groups, each, width))
             result = b.reshape(b.matmul(x, w, transpose_w=True), shape=(groups, *counts, each))
             result = b.transpose(result, perm=(*range(1, rank), 0, rank))
             result = b.reshape(result, shape=(*counts, outputs))
     return b.transpose(result, perm=(0, rank - 1, *spatial))
+
+
+def _block_diagonal(b, w, groups):
+    """w: [O, *K, C] of so many groups -> [groups, outputs, K * C] of fewer, and how many.
+
+    A product makes many outputs at once, so small groups go together, with zeros between them.
+    """
+    outputs, *kernel, channels = w.shape
+    each, places, merged = outputs // groups, product(kernel), 1
+    while groups % (2 * merged) == 0 and each * 2 * merged <= TOGETHER:
+        merged *= 2
+    if merged > 1:
+        w = b.reshape(w, shape=(groups // merged, merged, each, places, 1, channels))
+        own = b.iota(length=merged)
+        own = b.eq(b.reshape(own, shape=(merged, 1, 1, 1, 1)), b.reshape(own, shape=(merged, 1)))
+        w = b.where(own, w, b.constant(0, w.dtype))
+    groups //= merged
+    shape = (groups, each * merged, places * merged * channels)
+    return b.reshape(w, shape=shape), groups
 
 
 def _depthwise(b, x, w, groups):

@@ -25,12 +25,23 @@ def _(x, *, shape):
 
 @reshape.set_index_map
 def _(at, index, x, *, shape):
-    return Read(0, delinearize(linearize(index, shape), x.shape, at.facts))
+    return Read(0, _regrouped(index, shape, x.shape, at.facts))
 
 
 @reshape.set_inverse
 def _(facts, index, x, *, shape):
-    return delinearize(linearize(index, x.shape), shape, facts)
+    return _regrouped(index, x.shape, shape, facts)
+
+
+def _regrouped(index, shape, to, facts):
+    """The index under another shape; axes in front and behind that both shapes have stay apart."""
+    least = min(len(shape), len(to))
+    front = next((i for i in range(least) if shape[i] != to[i]), least)
+    back = next((i for i in range(least - front) if shape[-1 - i] != to[-1 - i]), least - front)
+    inner = slice(front, len(shape) - back)
+    between = linearize(index[inner], shape[inner])
+    between = delinearize(between, to[front : len(to) - back], facts)
+    return (*index[:front], *between, *index[inner.stop :])
 
 
 @op(kind="view")
