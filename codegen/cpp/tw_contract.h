@@ -184,9 +184,8 @@ TW_INLINE void tw_grouped_need(int64_t groups, int64_t M, int64_t N, int64_t K, 
                                int64_t stats, bool packed, int64_t nthreads, int64_t need[2]) {
     int64_t own[2] = {0, 0};
     tw_contract_need(1, M, N, K, weights, stats, packed, nthreads, own);
-    // fewer rows may have their x with each thread
-    const int64_t few = tw_lesser(M, tw_greater(TW_PRIVATE_X / tw_greater(K, 1), 1));
-    tw_contract_need(1, few, N, K, weights, stats, packed, 1, own);
+    // of few rows each thread has its own x
+    tw_contract_need(1, M, N, K, weights, stats, packed, 1, own);
     need[0] = tw_greater(need[0], own[0] + tw_round_up((groups + 1 + M) * 8, 64));
     need[1] = tw_greater(need[1], own[1]);
 }

@@ -102,3 +102,24 @@ def test_tokens_are_those_of_eager_alone_and_batched(kind, device):
     together = [list(r.outputs[0].token_ids) for r in llm.generate(form, GREEDY)]
     alone = [list(llm.generate(f, GREEDY)[0].outputs[0].token_ids) for f in form]
     assert together == alone == wanted
+
+
+def test_rows_in_the_order_of_their_experts_are_grouped_products_too():
+    """What transformers' default leaves behind in a module compiled by itself."""
+    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+    config = transformers.MixtralConfig(**SIZES, num_local_experts=4)
+    config._experts_implementation = "grouped_mm"
+    torch.manual_seed(0)
+    block = MixtralSparseMoeBlock(config).eval()
+    with torch.no_grad():
+        for value in block.parameters():
+            value.copy_(torch.randn_like(value) * 0.1)
+    tokens = torch.export.Dim("tokens", min=1, max=64)
+    example = (torch.randn(1, 5, 64),)
+    run = tilewright.compile(block, example, dynamic_shapes=({1: tokens},), strict=True)
+    for count in (1, 5, 40):
+        x = torch.randn(1, count, 64)
+        with torch.no_grad():
+            want = block(x)
+        torch.testing.assert_close(run(x), want, rtol=0, atol=1e-5 * float(want.abs().max()))
