@@ -47,8 +47,8 @@ def _non_max_suppression(
         is_left = b.gt(left, number(least, 0.0, f32))
     order = b.full(value=-1, shape=left.shape, dtype=i64)  # the box that each step took
 
-    def goes_on(b, step, is_left, order, *_):
-        return (b.and_(b.any(is_left, axes=(0, 1)), b.lt(step, _[-1])),)
+    def goes_on(b, step, is_left, order, *others):
+        return (b.and_(b.any(is_left, axes=(0, 1)), b.lt(step, others[-1])),)
 
     def take(b, step, is_left, order, scores, low, high, overlap, most):
         numbers = b.iota(length=count)
