@@ -182,7 +182,8 @@ def time_steps(exe: Executable, device, batch: dict, repeats: int = 30) -> dict:
 def costs(exe: Executable, device, batch: dict) -> list[tuple[str, int, float]]:
     """(where, launches, us each) of a step's launches: what the captured step saves without them.
 
-    So a launch's cost includes what it keeps its neighbours from overlapping.
+    So a launch's cost includes what it keeps its neighbours from overlapping. Those that write
+    indices stay: what reads by them would read anywhere.
     """
     step = prepared(exe, batch)
     step.run(batch)
@@ -195,7 +196,13 @@ def costs(exe: Executable, device, batch: dict) -> list[tuple[str, int, float]]:
         addresses[at] = array.address
     launches = bound.plan._launches
     kinds: dict[str, list[int]] = {}
+    names = {at: name for name, at in exe._sizes.index.items()}
+    written: set[int] = set()
     for number, launch in enumerate(bound.binding.launches):
+        first = [exe.program.buffers[names[at]] for at in {*launch.buffers} - written]
+        written.update(launch.buffers)
+        if any(b.role == "temp" and b.type.dtype.is_integer for b in first):
+            continue
         place = exe.program.steps[launch.step]
         label = place.name.partition("_")[2]
         module = (place.loc or "").split(".")[-1]
