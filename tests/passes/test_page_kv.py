@@ -30,7 +30,7 @@ class Engine:
 
     def step(self, work, rows=None):
         """work: (sequence, its new tokens) in order. Outputs of the run."""
-        ids, positions, slots, starts, lens = [], [], [], [0], []
+        ids, positions, lengths, slots, starts, lens = [], [], [], [], [0], []
         for name, tokens in work:
             first = self.lengths.get(name, 0)
             pages = self.pages.setdefault(name, [])
@@ -41,6 +41,7 @@ class Engine:
                 slots.append(pages[at // PAGE] * PAGE + at % PAGE)
             ids += tokens
             self.lengths[name] = first + len(tokens)
+            lengths += [self.lengths[name]] * len(tokens)
             starts.append(len(ids))
             lens.append(self.lengths[name])
         width = max(len(self.pages[name]) for name, _ in work)
@@ -50,12 +51,14 @@ class Engine:
         inputs = {
             "input_ids": np.array([ids]),
             "position_ids": np.array([positions]),
+            "lengths": np.array([lengths]),
             "slots": np.array(slots, np.int32),
             "page_table": table,
             "query_starts": np.array(starts, np.int32),
             "context_lens": np.array(lens, np.int32),
             "logit_rows": np.arange(len(ids), dtype=np.int32) if rows is None else np.array(rows),
         }
+        inputs = {value.name: inputs[value.name] for value in self.graph.inputs}
         outputs, self.states = evaluate(self.graph, inputs, self.weights, self.states)
         return outputs
 
