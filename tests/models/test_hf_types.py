@@ -1,0 +1,32 @@
+"""Encoders, vision and speech models of transformers: a sample of what hf_types.py tries.
+
+Keywords go in, `ModelOutput` comes out; the batch is dynamic, and differs from the one traced.
+"""
+
+import pytest
+
+from . import hf_types
+
+pytest.importorskip("transformers")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "stage"),
+    [("distilbert", "run"), ("vit", "import"), ("resnet", "import"), ("wav2vec2", "import")],
+)
+def test_a_type_equals_eager(kind, stage):
+    row = hf_types.check(kind, stage)
+    assert row["step"] == "done", row
+    assert row["difference"] < hf_types.TOLERANCE
+    assert row["calls"] == 0
+    assert row.get("programs", 1) == 1
+
+
+def test_differences_are_seen():
+    torch = pytest.importorskip("torch")
+    x = torch.arange(6.0).reshape(2, 3)
+    assert hf_types.difference({"a": x, "b": (x,)}, {"a": x, "b": (x,)}) == 0
+    assert hf_types.difference({"a": x}, {"a": x + 0.01}) > hf_types.TOLERANCE
+    for other in ({"b": x}, {"a": x[:1]}, {"a": x.double()}, {"a": x / 0}):
+        assert hf_types.difference({"a": x}, other) == float("inf")
