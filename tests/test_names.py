@@ -10,7 +10,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("ir", "frontend", "passes", "codegen", "runtime", "api", "cli")
 
 # Folders in which a name is that of one family of ops, or of one template, seen by each of them.
-FAMILY = {"ir/ops", "frontend/aten", "codegen/templates", "codegen/cpp", "codegen/triton"}
+FAMILY = {
+    "ir/ops", "frontend/aten", "frontend/nn", "frontend/onnx/ops",
+    "codegen/templates", "codegen/cpp", "codegen/triton",
+}  # fmt: skip
 
 # Other names that are there several times, because they mean the same.
 SAME = {
