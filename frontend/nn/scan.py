@@ -21,8 +21,13 @@ def scanned(
 ) -> tuple[Value, ...]:
     """The op `scan`: step(builder, *states, *slices, *others) once for each slice along axis 0.
 
-    step gives new states, and then what is stacked.
+    step gives new states, and then what is stacked. A single step is no loop.
     """
+    if slices[0].shape[0] == 1:
+        rows = [b.reshape(s, shape=s.shape[1:]) for s in slices]
+        found = step(b, *states, *rows, *others)
+        stacked = [b.reshape(v, shape=(1, *v.shape)) for v in found[len(states) :]]
+        return *found[: len(states)], *stacked
     types = [v.type for v in states], [s.type.with_shape(s.shape[1:]) for s in slices]
     body = _graph(b, step, [*types[0], *types[1], *(v.type for v in others)])
     counts = {"carried": len(states), "stacked": len(slices), "count": slices[0].shape[0]}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tilewright.frontend.onnx.import_model import import_onnx
 from tilewright.ir.errors import UnsupportedOp
 
 from .onnx_single import arrays_of, check, ours, runtime, single
@@ -65,6 +66,16 @@ def test_layers(op, direction, given, attributes):
     inputs = operands(op, 2 if direction == "bidirectional" else 1, **given)
     attributes = {"hidden_size": HIDDEN, "direction": direction, **attributes}
     check(runtime, op, inputs, 3 if op == "LSTM" else 2, opset=14, **attributes)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_a_single_step_is_no_loop(op):
+    inputs = operands(op, 2)
+    inputs[0] = inputs[0][:1]
+    options = {"opset": 14, "hidden_size": HIDDEN, "direction": "bidirectional"}
+    check(runtime, op, inputs, 3 if op == "LSTM" else 2, **options)
+    graph = import_onnx(single(op, inputs, 2, **options)).graph
+    assert "scan" not in {node.op.name for node in graph.nodes}
 
 
 @pytest.mark.parametrize("op", GATES)
