@@ -27,8 +27,8 @@ SIZES = {
 }
 # config class -> options
 MODELS = {
-    "MixtralConfig": {"num_local_experts": 4},  # softmax over all, then the best of it
-    "Qwen2MoeConfig": {  # three of an odd number, and a shared expert behind a gate
+    "Qwen2MoeConfig": {  # softmax scores, three of an odd number, a shared expert behind a gate
+        "num_hidden_layers": 1,
         "num_experts": 5,
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 24,
@@ -42,10 +42,9 @@ MODELS = {
         "moe_intermediate_size": 32,
         "first_k_dense_replace": 1,
     },
-    "PhimoeConfig": {"num_local_experts": 4},  # each choice weighed among those near to it
-    "Qwen3MoeConfig": {"num_experts": 4, "moe_intermediate_size": 32, "hidden_act": "gelu"},
+    # each choice weighed among those near to it
+    "PhimoeConfig": {"num_hidden_layers": 1, "num_local_experts": 4},
 }
-SERVED = ("Qwen2MoeConfig", "Glm4MoeConfig")
 
 
 def make(kind: str) -> torch.nn.Module:
@@ -77,8 +76,7 @@ def test_routing_becomes_grouped_products(kind):
     assert model.config.to_dict() == before
     graph = passes.run(captured.graph, "recognize").graph
     ops = [node.op.name for node in graph.nodes]
-    layers = 1 if "Glm4" in kind else 2
-    assert ops.count("grouped_gated_linear") == ops.count("grouped_matmul") == layers
+    assert ops.count("grouped_gated_linear") == ops.count("grouped_matmul") == 1
     for tokens in prompts(1, 9):
         inputs = {"input_ids": np.array([tokens]), "position_ids": np.arange(len(tokens))[None]}
         (logits,), _ = evaluate(graph, inputs, captured.weights)
@@ -87,9 +85,8 @@ def test_routing_becomes_grouped_products(kind):
         assert np.abs(logits[0] - want).max() / np.abs(want).max() < 1e-5
 
 
-@pytest.mark.parametrize("kind", SERVED)
-def test_tokens_are_those_of_eager_alone_and_batched(kind, device):
-    model = make(kind)
+def test_tokens_are_those_of_eager_alone_and_batched(device):
+    model = make("Glm4MoeConfig")
     llm = tilewright.LLM(model, dtype="float32", target=device, max_model_len=128)
     given = prompts(1, 7, 33)
     wanted = []
