@@ -288,8 +288,10 @@ class Importer:
             return handler(call, *args, **kwargs)
         except Refused:
             raise
-        except Declined as reason:
-            if self.fallback is None:
+        except (Declined, ShapeError) as reason:
+            # where sizes vary, what our rules do not take may not be what torch takes at others
+            is_proved = isinstance(reason, Declined) or not _has_symbols(call.node)
+            if self.fallback is None or not is_proved:
                 raise
             with suppress(Declined):
                 return self.fallback(call, *args, **kwargs)
@@ -361,10 +363,20 @@ class Importer:
 POISON = object()  # the value of an operation that could not be imported
 
 
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    """What torch traced of a node's operands and results."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+
+
 def _is_complex(node: fx.Node) -> bool:
     """Whether complex numbers are among a node's operands or results."""
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in pytree.tree_leaves(values))
+    return any(tensor.is_complex() for tensor in _tensors(node))
+
+
+def _has_symbols(node: fx.Node) -> bool:
+    """Whether sizes of a node's operands or results are not known."""
+    return any(isinstance(size, torch.SymInt) for t in _tensors(node) for size in t.shape)
 
 
 def _plain(value: Any) -> Any:

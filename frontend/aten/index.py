@@ -89,8 +89,9 @@ def _item(call: Call, x: Value) -> Dim | Value:
     return table.dim(call.expected)
 
 
-@handles("nonzero_numpy.default", of_numbers=True)
+@handles("nonzero_numpy.default")
 def _nonzero_numpy(call: Call, x: Value) -> tuple[Value, ...]:
+    x = x if x.type.rank else call.reshape(x, (1,))  # torch has a number for a vector here
     return tuple(_columns(call, _nonzero(call, x)))
 
 

@@ -6,7 +6,7 @@ import torch
 
 from ...ir.dim import Dim, product
 from ...ir.graph import Value
-from ..dtypes import TO_TORCH
+from ..dtypes import TO_TORCH, from_torch
 from ..importer import Call, Declined, handles
 from ..nn.norm import batch_norm, group_norm
 
@@ -100,7 +100,9 @@ def _batch_norm(
     eps: float,
 ) -> tuple[Any, ...]:
     result = batch_norm(call.b, x, weight, bias, running_mean, running_var, eps)
-    return result, _Unused(), _Unused()
+    # of a batch no statistics are taken: torch gives two empty tensors
+    nothing = call.b.full(value=0.0, shape=(0,), dtype=from_torch(call.expected[1].dtype))
+    return result, nothing, nothing
 
 
 @handles("group_norm.default")

@@ -172,3 +172,14 @@ def test_sizes_and_numbers_of_data_are_given_when_it_runs():
         outputs, _ = evaluate(imported.graph, given, precision=None)
         for ours, by in zip(outputs, (size * 10, number + 1), strict=True):
             torch.testing.assert_close(torch.from_numpy(ours), x + by)
+
+
+def test_dtypes_that_a_row_does_not_take_are_left_to_torch():
+    class Pooled(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.avg_pool1d(x, 3, 2, padding=1)
+
+    x = torch.arange(-4, 14).reshape(1, 2, 9)
+    imported = import_module(Pooled(), (x,), fallback=True)
+    (got,), _ = evaluate(imported.graph, {"x": x.numpy()}, precision=None)
+    torch.testing.assert_close(torch.from_numpy(got), Pooled()(x))

@@ -100,6 +100,15 @@ CASES = {
         ),
         torch.ones(2, 4), torch.arange(18.0).view(3, 2, 3), torch.ones(3, 3, 4),
     ),
+    "places": (
+        lambda x, m: (
+            torch.nonzero_static(x, size=3), torch.nonzero_static(m, size=6, fill_value=9),
+            torch.nonzero_static(x.sum(), size=2), x.sum().nonzero(as_tuple=True),
+        ),
+        NUMBERS, MASK,
+    ),
+    "taken": (lambda x, i: x.take(i), MASK, torch.tensor([[0, -1], [3, 5]])),
+    "resized": (lambda x: torch.ops.aten.resize(x, [2, 3]) + 0, NUMBERS),
     "windows": (lambda x: x * torch.signal.windows.kaiser(9, beta=5.0), VALUES[:1]),
     "selection": (lambda x, m: x.masked_select(m), torch.arange(3.0), MASK),
 }  # fmt: skip
