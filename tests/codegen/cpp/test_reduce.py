@@ -57,6 +57,7 @@ def library():
             "mean_square": mean_square(),
             "in_memory": sums(window(1.0).args[0]),
             "computed": sums(window(1.0), Load(0, r * n + i, f32), Load(0, i * (w + 3), f32)),
+            "side_by_side": sums(Load(0, r * n + i, f32), Load(0, i, f32)),
             **{k: c.kernel for k, c in cases().items()},
         }
     )
@@ -190,3 +191,11 @@ def test_what_lies_side_by_side_is_reduced_where_it_lies(library, rng, width):
     (here,) = library.check("in_memory", [x], sizes, atol=1e-2)
     there, *_ = library.check("computed", [x], sizes, rtol=1e-4, atol=1e-2)
     assert here.tobytes() == there.tobytes()
+
+
+@pytest.mark.parametrize("width", [0, 1, 256, 257, 700])
+@pytest.mark.parametrize("rows", [0, 1, 7, 300])
+def test_rows_that_lie_side_by_side_are_reduced_together(library, rng, rows, width):
+    assert "TwSum" not in library.sources["side_by_side"]
+    x = rng.standard_normal((rows, width + 3)).astype(np.float32)
+    library.check("side_by_side", [x], {"n": rows, "w": width}, rtol=1e-5, atol=1e-3)
