@@ -35,6 +35,14 @@ TW_INLINE uint32_t tw_key(int32_t x) {
     uint32_t key = (uint32_t)x ^ 1u << 31;
     return descending ? ~key : key;
 }
+template <bool descending>
+TW_INLINE uint64_t tw_key(uint64_t x) {
+    return descending ? ~x : x;
+}
+template <bool descending>
+TW_INLINE uint32_t tw_key(uint32_t x) {
+    return descending ? ~x : x;
+}
 
 // ---- all of a row ----------------------------------------------------------------------------------
 

@@ -211,7 +211,10 @@ place = {at.text}""")
         if dtype == bool_:
             value, dtype = env.to(value, bool_, i32), i32
         kind = value_type(key_dtype(part))
-        text = f"({order_key(env.whole(value), dtype, 'max')}).to({kind})"
+        text = order_key(env.whole(value), dtype, "max")
+        if dtype.kind == "uint" and dtype.bits >= 32:  # the key has a sign
+            text = f"{text} ^ {1 << dtype.bits - 1}"
+        text = f"({text}).to({kind})"
         return self.body.name(f"{'~' if part.is_descending else ''}{text}", value.axes, "key")
 
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from .onnx_single import check, reference, runtime
+import tilewright
+
+from .onnx_single import check, reference, runtime, single
 
 RNG = np.random.default_rng(5)
 
@@ -97,6 +99,21 @@ def test_what_data_says_how_many_there_are():
         options = {} if axis is None else {"axis": axis}
         check(runtime, "Compress", [x, np.array([False, True])], **options)
     check(runtime, "TopK", [x, np.array([2])], 2, axis=-1, largest=0, stored=(1,))
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.uint32])
+def test_unsigned_numbers_are_in_order_up_to_the_largest(dtype):
+    top = np.iinfo(dtype).max
+    x = np.array([[5, top, 0, top // 2, top - 1, top // 2 + 1]], dtype)
+    for largest in (0, 1):
+        inputs = [x, np.array([6])]
+        model = single("TopK", inputs, 2, axis=-1, largest=largest, stored=(1,))
+        with tilewright.compile(model, target="cpu") as compiled:
+            values, places = compiled(x)
+        wanted = np.argsort(x, axis=1)
+        wanted = wanted[:, ::-1] if largest else wanted
+        np.testing.assert_array_equal(places, wanted)
+        np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, 1))
 
 
 @pytest.mark.parametrize("center", [0, 1])
