@@ -14,6 +14,10 @@ struct attention_0_shape {
     static constexpr bool causal = true;
     static constexpr int mask_kind = 0;
     static constexpr float scale = 0.3, softcap = 0.0;
+    static constexpr int64_t columns = 0;
+    static constexpr int64_t sink = -1;
+    static constexpr bool picks = false;
+    static constexpr bool biased = false;
 };
 
 static TwAttention<attention_0_shape> attention_0_sizes(const int64_t* d) {
