@@ -34,7 +34,7 @@ BOUNDS = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 BOUNDS |= {"complex64": 2e-5, "complex128": 1e-9, "complex32": 4e-3}
 # what is in memory that nobody has written is any number
 # which of equal elements is named, torch leaves open
-PLACES_OPEN = "kthvalue median nanmedian masked.median mode"
+PLACES_OPEN = "topk kthvalue median nanmedian masked.median mode"
 UNWRITTEN = "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_"
 
 
@@ -213,16 +213,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 # ---- the page ------------------------------------------------------------------------------------
 
 WORST = (
-    "crash",
-    "wrong",
-    "slow",
-    "refused",
-    "random",
-    "called",
-    "right",
-    "export",
-    "eager",
-    "none",
+    *("crash", "wrong", "slow", "refused", "random", "called", "right"),  # these are counted
+    *("export", "eager", "none", "unmeasured"),
 )
 MEANING = {
     "right": "right, by kernels alone",
@@ -235,6 +227,7 @@ MEANING = {
     "export": "torch.export takes no sample",
     "eager": "eager takes no sample",
     "none": "no samples on the CPU",
+    "unmeasured": "not measured yet",
 }
 
 
@@ -245,11 +238,15 @@ def write(lines: list[dict[str, Any]]) -> str:
         name, dtype = line["key"].rsplit(" ", 1)
         kinds[name][dtype] = Counter(line["kinds"])
     for entry in op_db:
-        kinds.setdefault(name_of(entry), {})
+        known = {str(dtype)[6:] for dtype in entry.supported_dtypes("cpu")}.intersection(DTYPES)
+        by = kinds[name_of(entry)]
+        by.update({d: Counter({"unmeasured": 1}) for d in known if not by})
     worst = {
         name: min((k for c in by.values() for k in c), key=WORST.index, default="none")
         for name, by in kinds.items()
     }
+    counts = Counter(d for by in kinds.values() for d, c in by.items() if "unmeasured" not in c)
+    measured = ", ".join(f"{dtype} ({counts[dtype]})" for dtype in DTYPES if counts[dtype])
     totals = Counter(worst.values())
     counted = sum(totals[k] for k in WORST[:7])
     rows = [f"| {MEANING[k]} | {totals[k]} | {totals[k] / counted:.1%} |" for k in WORST[:7][::-1]]
@@ -258,9 +255,10 @@ def write(lines: list[dict[str, Any]]) -> str:
         "# PyTorch operations",
         "",
         "Measured by `docs/torch_ops.py` over PyTorch's own database of operations"
-        f" ({len(kinds)} entries of torch {torch.__version__.split('+')[0]}),",
-        f"the first samples of {', '.join(DTYPES)} each, forward. An entry counts as its worst",
-        "sample; shares are of the entries that eager runs and `torch.export` takes.",
+        f" ({len(kinds)} entries of torch {torch.__version__.split('+')[0]}):",
+        f"the first samples, forward, of {measured} entries.",
+        "An entry counts as its worst sample; shares are of those that eager runs and torch.export",
+        "takes.",
         "",
         "| entries that are | | |",
         "|---|---|---|",
@@ -277,7 +275,7 @@ def write(lines: list[dict[str, Any]]) -> str:
             columns[min(counts, key=WORST.index)].append(dtype)
         known = ("right", "called", "refused")
         cells = [", ".join(columns.pop(k, [])) for k in known]
-        other = "; ".join(f"{', '.join(v)}: {k}" for k, v in columns.items() if k != "none")
+        other = "; ".join(f"{', '.join(v)}: {MEANING[k]}" for k, v in columns.items())
         page.append(f"| `{name}` | {' | '.join(cells)} | {other} |")
     return "\n".join(page) + "\n"
 
