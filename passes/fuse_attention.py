@@ -10,6 +10,7 @@ from ..ir.dim import Dim
 from ..ir.errors import ShapeError
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape, bool_
+from ..ir.weight_only import is_weight_only, weight_only
 from . import findings
 from .attention_form import MaskStep, Written, divisor_of, read_attention
 from .manager import Pass
@@ -92,7 +93,11 @@ def _sees_something(graph: Graph, mask: Value, heads: Dim, queries: Dim, keys: D
         return True
     found = read_bias(graph, mask, heads, queries, keys)
     # causal is aligned with the last key: query i sees key i + keys - queries
-    return not isinstance(found, str) and graph.facts.proved_le(queries, keys)
+    if isinstance(found, str) or not graph.facts.proved_le(queries, keys):
+        return False
+    # the numbers of heads that a model keeps are finite, those it is given may not be
+    kept = weight_only(graph) if found.columns else set()
+    return all(is_weight_only(graph, value, kept) for value in found.columns)
 
 
 def _is_finite(mask: Value) -> bool:

@@ -16,7 +16,14 @@ from ..ir.dim import Dim, DimCall, symbol, symbols_of
 from ..ir.graph import Graph, Node, Value
 from ..ir.index_map import Fill, Index, Number, Read
 from ..ir.indexing import broadcast_index
-from ..ir.scalar import FUNCTIONS, Scalar, evaluate_scalar, scalar_text, substitute
+from ..ir.scalar import (
+    FUNCTIONS,
+    Scalar,
+    evaluate_scalar,
+    functions_of,
+    scalar_text,
+    substitute,
+)
 from ..ir.types import bool_
 from .masks import I, J, MaskReader, is_large_negative, read_mask
 from .patterns import constant_of
@@ -24,6 +31,7 @@ from .patterns import constant_of
 H = symbol("_h")
 CALLS = {"floordiv": "floordiv", "mod": "mod", "min": "minimum", "max": "maximum"}
 LOGIC = frozenset(("and", "or", "xor", "not"))
+OF_BITS = LOGIC | {"shift_right"}  # of integers
 WHOLE = LOGIC | frozenset(
     "add sub mul neg abs floordiv mod minimum maximum where lt le gt ge eq ne".split()
 )  # integers of integers
@@ -79,7 +87,8 @@ def read_bias(
     reader = _Reader(graph, heads, queries, keys)
     for part in reading.rest:
         index = broadcast_index((*(0,) * (part.type.rank - 3), H, I, J), part.type)
-        if queries != keys or not reader.take(part, index):
+        is_one = all(d == 1 for d in part.shape[:-3]) and queries == keys
+        if not is_one or not reader.take(part, index):
             return "its mask was not recognized as causal, or made of positions alone"
     seen, bias = _joined("and", reader.seen), _joined("add", reader.biases)
     if any("tokens" in _names(c) for c in reader.seen):
@@ -181,13 +190,15 @@ class _Reader(MaskReader):
         if column is not None or node is None:
             return column
         if node.op.tree is not None:
-            if not _is_exact(node):
-                return None
             operands = {
                 name: self.expression(v, broadcast_index(index, v.type))
                 for name, v in zip(node.op.operands, node.operands)
             }
             if None in operands.values():
+                return None
+            if node.op.is_cast:
+                return _cast(*operands.values(), node)
+            if node.operands[0].dtype is not bool_ and functions_of(node.op.tree) & OF_BITS:
                 return None
             attrs = {n: Scalar("const", value=v) for n, v in node.attrs.items()}
             return substitute(_with_attrs(node.op.tree, attrs), operands)
@@ -233,12 +244,15 @@ class _Reader(MaskReader):
         return Scalar(CALLS[call.op], tuple(self.of_dim(a) for a in call.args))
 
 
-def _is_exact(node: Node) -> bool:
-    """Whether numbers in float32 give what the node gives: its logic is of bools, casts widen."""
+def _cast(x: Scalar, node: Node) -> Scalar | None:
+    """x as another number, None where it would be cut to fit."""
     source, result = node.operands[0].dtype, node.results[0].dtype
-    if node.op.is_cast:
-        return result.is_float or not source.is_float
-    return node.op.tree.fn not in LOGIC or source is bool_
+    if bool_ in (source, result):
+        if source == result:
+            return x
+        zero, one = (Scalar("const", value=number) for number in (0, 1))
+        return Scalar("ne", (x, zero)) if result is bool_ else Scalar("where", (x, one, zero))
+    return x if result.is_float or (not source.is_float and result.bits >= 32) else None
 
 
 def _with_attrs(tree: Scalar, attrs: dict[str, Scalar]) -> Scalar:
