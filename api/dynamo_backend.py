@@ -147,7 +147,8 @@ def _digest(tensor: torch.Tensor) -> int:
 
 
 def _is_packed(graph: Graph, value: Value) -> bool:
-    return value.type.rank < 2 or _is_matrix(graph, value)
+    is_static = all(isinstance(size, int) for size in value.shape)
+    return is_static and (value.type.rank < 2 or _is_matrix(graph, value))
 
 
 def _is_matrix(graph: Graph, value: Value) -> bool:

@@ -83,6 +83,9 @@ LISTS = {
 MORE: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 99},
     "resnet": {"embedding_size": 16},
+    "swin": {"image_size": 128},  # windows fit at the end too
+    "swinv2": {"image_size": 128},
+    "donut-swin": {"image_size": 128},
     "whisper": {"max_source_positions": 32},
     "audio-spectrogram-transformer": {"max_length": 64},
     "funnel": {"block_sizes": [1, 1], "d_head": 8},
