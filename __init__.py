@@ -10,8 +10,8 @@ __version__ = "0.1.0"
 
 # public name -> the module that defines it
 _HOMES = {
-    "compile": "api.compile",
-    "import_onnx": "api.compile",
+    "compile": "api.compile_model",
+    "import_onnx": "api.compile_model",
     "load": "api.loaded_module",
     "LLM": "api.language_model",
     "SamplingParams": "runtime.engine.sampling_params",
@@ -44,7 +44,7 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]  # resolved by __getattr__
 
 if TYPE_CHECKING:
-    from .api.compile import compile, import_onnx
+    from .api.compile_model import compile, import_onnx
     from .api.language_model import LLM
     from .api.loaded_module import load
     from .ir.errors import (

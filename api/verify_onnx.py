@@ -11,7 +11,7 @@ from ..passes.differential import difference
 from ..passes.pipelines import dense
 from ..passes.random_inputs import bindings, random_arguments
 from .bisect import Suspect, bisect
-from .compile import compile, require_onnx
+from .compile_model import compile, require_onnx
 from .compiled_variant import CompiledVariant
 from .verify_module import WHOLE, Case, Result, Verdict, bound_of
 

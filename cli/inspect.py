@@ -311,7 +311,7 @@ def gguf_facts(path: Path) -> dict:
 
 def onnx_facts(path: Path) -> dict:
     """Opsets, inputs and outputs of an ONNX model, its weights, and how often each op occurs."""
-    from ..api.compile import require_onnx
+    from ..api.compile_model import require_onnx
 
     require_onnx()
     from ..frontend.onnx.functions import opsets

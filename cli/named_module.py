@@ -51,7 +51,7 @@ def compile_named(
     trust: bool,
 ) -> "CompiledModule | CompiledOnnx":
     """The module compiled for inputs as they are described, or as it says itself."""
-    from ..api.compile import compile
+    from ..api.compile_model import compile
 
     if text.endswith(".onnx"):
         shapes = shapes_of_inputs(inputs, dims, text)

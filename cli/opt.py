@@ -72,7 +72,7 @@ def opt(
             f"no pipeline named {pipeline!r}", facts=f"pipelines: {', '.join(layer.PIPELINES)}"
         )
 
-    from ..api.compile import import_onnx
+    from ..api.compile_model import import_onnx
     from ..api.watching import start_logging
     from ..ir.parse import parse_graph
     from ..ir.text import print_graph, print_plan

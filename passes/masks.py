@@ -27,13 +27,13 @@ class AtMost:
 
 
 @dataclass(frozen=True)
-class Known:
+class Decided:
     """True or false for every query and key."""
 
     value: bool
 
 
-Condition = AtMost | Known
+Condition = AtMost | Decided
 Conditions = tuple[Condition, ...]  # all must hold
 
 
@@ -101,7 +101,7 @@ class MaskReader:
         """
         known, node = constant_of(value), value.node
         if known is not None:
-            return (Known(bool(known) == wanted),)
+            return (Decided(bool(known) == wanted),)
         if node is None:
             return None
         inner = self.through(node, index)
@@ -130,7 +130,7 @@ class MaskReader:
     def added(self, value: Value, index: Index) -> Conditions | None:
         """where(c, 0, -inf)  ->  c, and the other way round"""
         if constant_of(value) == 0:
-            return (Known(True),)
+            return (Decided(True),)
         node = value.node
         if node is None:
             return None
@@ -188,7 +188,7 @@ class MaskReader:
 
     def meaning(self, condition: Condition) -> str | int | None:
         """One of "causal" and "always", a window's width, or None: it means nothing to us."""
-        if isinstance(condition, Known):
+        if isinstance(condition, Decided):
             return "always" if condition.value else None
         difference, offset = condition.difference, self.keys - self.queries
         above = difference - (J - I)  # j - i + above <= 0
@@ -244,5 +244,5 @@ def _compared(name: str, left: Dim, right: Dim, wanted: bool) -> Condition:
     if name in ("lt", "gt"):
         difference += 1
     if isinstance(difference, int):
-        return Known((difference <= 0) == wanted)
+        return Decided((difference <= 0) == wanted)
     return AtMost(difference if wanted else 1 - difference)  # not d <= 0  is  1 - d <= 0

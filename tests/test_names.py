@@ -22,8 +22,13 @@ SAME = {
     "combine": "what a reduction does, and how each language prints it",
     "elements": "the walks over elements, and how each language prints them",
     "emit": "a kernel as the text of each language",
+    "importer": "the walk over a graph of each front end",
 }
-SAME_CLASSES = {"Printer": "the functions that print a part, in each language's own terms"}
+SAME_CLASSES = {
+    "Printer": "the functions that print a part, in each language's own terms",
+    "Importer": "what imports the operations of a graph of each front end",
+    "Call": "one operation that is being imported, in the terms of each front end",
+}
 
 
 def modules() -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from ...ir.errors import CheckpointError, UnsupportedModel, listed, shown
 from .functions import opsets
-from .rows import MICROSOFT
+from .operators import MICROSOFT
 
 _ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 _KIND = AttributeProto.AttributeType

@@ -13,7 +13,7 @@ from .tensors import ELEMENT_TYPES
 
 
 @dataclass(frozen=True)
-class Body:
+class FunctionBody:
     """What a function is: its names of inputs and outputs, its nodes, and its own opsets."""
 
     inputs: Sequence[str]
@@ -29,7 +29,7 @@ def body_of(
     version: int,
     operands: Sequence[Any],
     attributes: Mapping[str, AttributeProto],
-) -> Body | None:
+) -> FunctionBody | None:
     """The function that a node calls; None where its operator is none."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     function = file.functions.get((domain, node.op_type, node.overload))
@@ -38,7 +38,7 @@ def body_of(
     if function is None:
         return None
     versions = {"": onnx.defs.onnx_opset_version(), domain: version, **opsets(function)}
-    return Body(
+    return FunctionBody(
         function.input,
         function.output,
         function.node,

@@ -33,7 +33,7 @@ from .known import Known, OnnxBuilder
 from .model_file import ModelFile, Source, open_model
 from .narrowing import narrowed
 from .packed import widened
-from .scope import Scope
+from .scope import NameScope
 from .tensors import ELEMENT_TYPES, dtype_of_element
 
 MAX_NARROWED = 8  # dims whose ranges are narrowed
@@ -150,7 +150,7 @@ class _ModelImport:
         self.problems: list[TilewrightError] = []
 
     def run(self) -> ImportedOnnx:
-        scope = Scope(opsets(self.file.proto))
+        scope = NameScope(opsets(self.file.proto))
         self.model.notes += [
             f"dim {s.name} is taken to be in {s.span}"
             + (f", a multiple of {s.multiple}" if s.multiple > 1 else "")
@@ -285,7 +285,7 @@ class _ModelImport:
 
     # ---- outputs ---------------------------------------------------------------------------
 
-    def _results(self, scope: Scope) -> tuple[list[Value], list[Tree]]:
+    def _results(self, scope: NameScope) -> tuple[list[Value], list[Tree]]:
         results: list[Value] = []
         leaves: list[Tree] = []
         for output in self.graph.output:

@@ -17,12 +17,12 @@ from ...ir.evaluate import evaluate
 from ...ir.graph import Graph, Node, Value
 from ...ir.lazy_arrays import LazyArrays
 from ..declined import Declined
-from .functions import Body, body_of
+from .functions import FunctionBody, body_of
 from .known import Known, OnnxBuilder
 from .missing import Missing
 from .model_file import ModelFile
-from .rows import Call, NeedsValue, Region, find_row, why_refused
-from .scope import Scope
+from .operators import Call, NeedsValue, Region, find_row, why_refused
+from .scope import NameScope
 from .sizes import computed
 
 POISON = object()  # what an operator gives that could not be imported
@@ -57,7 +57,7 @@ class Importer:
         self._constants: dict[Value, np.ndarray | None] = {}
         self._sizes: dict[Value, tuple[Dim, ...]] = {}
 
-    def run(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
+    def run(self, nodes: Iterable[NodeProto], scope: NameScope) -> None:
         """Import nodes in order; what they give is named in the scope."""
         if scope.depth > MAX_NESTING:
             raise UnsupportedModel(f"functions or sub-graphs are nested over {MAX_NESTING} deep")
@@ -83,7 +83,7 @@ class Importer:
 
     # ---- one node --------------------------------------------------------------------------
 
-    def _import(self, node: NodeProto, scope: Scope, where: str) -> Sequence[Any]:
+    def _import(self, node: NodeProto, scope: NameScope, where: str) -> Sequence[Any]:
         domain = "" if node.domain == "ai.onnx" else node.domain
         operands = [scope.find(name) if name else None for name in node.input]
         if any(x is POISON for x in operands):
@@ -161,14 +161,14 @@ class Importer:
 
     def _expand(
         self,
-        body: Body,
+        body: FunctionBody,
         node: NodeProto,
         operands: Sequence[Any],
         attributes: Mapping[str, AttributeProto],
-        scope: Scope,
+        scope: NameScope,
     ) -> list[Any]:
         """A function's nodes in place of its call."""
-        inner = Scope(body.versions, attributes={**body.defaults, **attributes})
+        inner = NameScope(body.versions, attributes={**body.defaults, **attributes})
         inner.depth = scope.depth + 1
         missing = [None] * (len(body.inputs) - len(operands))
         for name, value in zip(body.inputs, [*operands, *missing]):
@@ -179,9 +179,9 @@ class Importer:
 
     # ---- sub-graphs ------------------------------------------------------------------------
 
-    def inline(self, graph: GraphProto, scope: Scope, arguments: Sequence[Any]) -> list[Any]:
+    def inline(self, graph: GraphProto, scope: NameScope, arguments: Sequence[Any]) -> list[Any]:
         """What a sub-graph gives for these values, as part of this graph."""
-        inner = Scope(scope.versions, scope, scope.attributes, depth=scope.depth + 1)
+        inner = NameScope(scope.versions, scope, scope.attributes, depth=scope.depth + 1)
         for tensor in graph.initializer:
             inner.names[tensor.name] = self._initializer(graph, tensor)
         inner.names.update(zip((i.name for i in graph.input), arguments))
@@ -197,7 +197,9 @@ class Importer:
             )
         return Known.stored(array, tensor.name)
 
-    def region(self, name: str, graph: GraphProto, scope: Scope, formals: Sequence[Any]) -> Region:
+    def region(
+        self, name: str, graph: GraphProto, scope: NameScope, formals: Sequence[Any]
+    ) -> Region:
         """A sub-graph with a builder of its own; `formals` are types of inputs, or values."""
         builder = OnnxBuilder(name, self.builder.symbols.values(), self.builder)
         inner = Importer(self.model, builder, self)

@@ -17,7 +17,7 @@ from onnx import FunctionProto, ModelProto, TensorProto
 from ...ir.errors import CheckpointError, OptionError, listed, shown
 from ...ir.lazy_arrays import LazyArray
 from .tensors import stored_array
-from .wire import Place, damaged, split
+from .wire import ByteRange, damaged, split
 
 Source: TypeAlias = str | Path | ModelProto
 
@@ -28,7 +28,7 @@ class ModelFile:
 
     proto: ModelProto
     path: Path | None = None  # None for a model in memory
-    places: Mapping[int, Place] = field(default_factory=dict)  # raw data, by initializer
+    places: Mapping[int, ByteRange] = field(default_factory=dict)  # raw data, by initializer
     _maps: dict[Path, memoryview] = field(default_factory=dict)
 
     @cached_property
@@ -60,7 +60,7 @@ class ModelFile:
             )
         return arrays
 
-    def array(self, tensor: TensorProto, place: Place | None = None) -> LazyArray | str:
+    def array(self, tensor: TensorProto, place: ByteRange | None = None) -> LazyArray | str:
         """A tensor of this model as an array, or what is wrong with it."""
         if place is not None:
             assert self.path is not None, "only files have places"
@@ -74,7 +74,7 @@ class ModelFile:
         path, place = found
         return stored_array(tensor, partial(self._part, path, place), place.end - place.begin)
 
-    def _part(self, path: Path, place: Place) -> memoryview:
+    def _part(self, path: Path, place: ByteRange) -> memoryview:
         return self._map(path)[place.begin : place.end]
 
     def _map(self, path: Path) -> memoryview:
@@ -82,7 +82,7 @@ class ModelFile:
             self._maps[path] = _mapped(path)
         return self._maps[path]
 
-    def _external(self, tensor: TensorProto) -> tuple[Path, Place] | str:
+    def _external(self, tensor: TensorProto) -> tuple[Path, ByteRange] | str:
         """Where external data is, or what is wrong with how it is named."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
@@ -107,7 +107,7 @@ class ModelFile:
             length = size - offset
         if length < 0 or offset + length > size:
             return f"it is at {offset} to {offset + length} of the {size} bytes of {location}"
-        return path, Place(offset, offset + length)
+        return path, ByteRange(offset, offset + length)
 
 
 def open_model(source: Source) -> ModelFile:

@@ -10,18 +10,18 @@ from ...ir.errors import CheckpointError, shown
 
 
 @dataclass
-class Scope:
+class NameScope:
     """The names of one graph or function, with the opsets and attributes there."""
 
     versions: Mapping[str, int]
-    outer: "Scope | None" = None  # whose names are seen too
+    outer: "NameScope | None" = None  # whose names are seen too
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)  # of a function's call
     names: dict[str, Any] = field(default_factory=dict)
     depth: int = 0
 
     def find(self, name: str) -> Any:
         """What a name stands for; CheckpointError where nothing defines it."""
-        scope: Scope | None = self
+        scope: NameScope | None = self
         while scope is not None:
             if name in scope.names:
                 return scope.names[name]

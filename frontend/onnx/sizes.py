@@ -16,7 +16,7 @@ from .known import MAX_DIMS, Known
 from .tensors import dtype_of_element
 
 if TYPE_CHECKING:
-    from .rows import Call
+    from .operators import Call
 
 Items = np.ndarray  # of Python numbers and dims
 Rule = Callable[..., Any]  # (call, *Items, **attributes) -> Items, or a tuple of them

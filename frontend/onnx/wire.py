@@ -15,7 +15,7 @@ MIN_BYTES = 256  # shorter data stays where it is
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """Where bytes lie in a file: [begin, end)."""
 
     begin: int
@@ -26,7 +26,7 @@ class Split(NamedTuple):
     """A model without the data of large weights, and where that is, by the initializer's number."""
 
     proto: bytes
-    places: dict[int, Place]
+    places: dict[int, ByteRange]
 
 
 class _Field(NamedTuple):
@@ -39,7 +39,7 @@ class _Field(NamedTuple):
 
 def split(data: memoryview) -> Split:
     """Split a serialized ModelProto. CheckpointError where a field runs past what it is in."""
-    places: dict[int, Place] = {}
+    places: dict[int, ByteRange] = {}
     count = 0
     model: list[bytes] = []
     for field in _fields(data, 0, len(data)):
@@ -59,14 +59,14 @@ def split(data: memoryview) -> Split:
     return Split(b"".join(model), places)
 
 
-def _without_data(data: memoryview, tensor: _Field) -> tuple[bytes, Place | None]:
+def _without_data(data: memoryview, tensor: _Field) -> tuple[bytes, ByteRange | None]:
     if tensor.end - tensor.begin < MIN_BYTES:
         return bytes(data[tensor.start : tensor.end]), None
     kept, place = [], None
     for field in _fields(data, tensor.begin, tensor.end):
         is_long = field.end - field.begin >= MIN_BYTES
         if field.number == RAW_DATA and field.kind == _LEN and is_long:
-            place = Place(field.begin, field.end)
+            place = ByteRange(field.begin, field.end)
         else:
             kept.append(bytes(data[field.start : field.end]))
     return _message(INITIALIZER, b"".join(kept)), place

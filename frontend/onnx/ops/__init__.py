@@ -19,7 +19,7 @@ from . import (
     reduce,
     refused,
     rnn,
-    sequence,
+    sequences,
     signal,
     view,
     windows,

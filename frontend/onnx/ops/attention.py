@@ -8,7 +8,7 @@ from ....ir.graph import Value
 from ....ir.types import i64
 from ...declined import Declined
 from ...nn.pad import part
-from ..rows import Call, onnx_op
+from ..operators import Call, onnx_op
 
 
 def heads(call: Call, x: Value, count: int | None) -> Value:

@@ -6,7 +6,7 @@ from ....ir.graph import Value
 from ...declined import Declined
 from ...nn.pad import part
 from ...nn.scan import repeated
-from ..rows import Call, onnx_op
+from ..operators import Call, onnx_op
 from .index import places
 
 

@@ -8,7 +8,7 @@ from ....ir.graph import Value
 from ....ir.host_functions import register_function
 from ....ir.types import TensorType
 from ...declined import Declined
-from ..rows import Call, onnx_op
+from ..operators import Call, onnx_op
 from ..tensors import dtype_of_element
 
 

@@ -2,7 +2,7 @@
 
 from ....ir.dim import product
 from ....ir.graph import Value
-from ..rows import MICROSOFT, Call, Declined, onnx_op
+from ..operators import MICROSOFT, Call, Declined, onnx_op
 
 
 @onnx_op("MatMul")

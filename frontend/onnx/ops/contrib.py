@@ -6,7 +6,7 @@ from functools import partial
 from ....ir import types
 from ....ir.graph import Value
 from ...declined import Declined
-from ..rows import MICROSOFT, Call, onnx_op
+from ..operators import MICROSOFT, Call, onnx_op
 from .contract import matmul
 from .norm import layer_norm, rms_norm
 

@@ -5,7 +5,7 @@ from ....ir.graph import Value
 from ....ir.types import bool_, i64
 from ...declined import Declined
 from ...nn.pad import part
-from ..rows import Call
+from ..operators import Call
 from .attention import attend, heads, joint, merged, rotated, seen
 from .contract import matmul
 from .contrib import microsoft

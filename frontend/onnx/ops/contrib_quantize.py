@@ -13,7 +13,7 @@ from ...declined import Declined
 from ...nn import quantize
 from ...nn.pad import part
 from ..known import Known
-from ..rows import Call, find_row
+from ..operators import Call, find_row
 from .contract import matmul
 from .contrib import microsoft
 from .quantize import integer_product

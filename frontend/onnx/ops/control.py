@@ -14,7 +14,7 @@ from ....ir.types import TensorType
 from ...declined import Declined
 from ...nn.pad import part, reversed_axis
 from ..known import Known, OnnxBuilder
-from ..rows import Call, Region, known, onnx_op
+from ..operators import Call, Region, known, onnx_op
 
 MAX_TIMES = 1000  # of a loop that is written out
 

@@ -13,7 +13,7 @@ from ...nn import conv as convs
 from ...nn import norm, pool
 from ...nn.grid_sample import grid_sample
 from ...nn.resize import Mix, Positions, resize
-from ..rows import Call, Declined, onnx_op
+from ..operators import Call, Declined, onnx_op
 
 Ints = tuple[int, ...]
 Pairs = list[tuple[Dim, Dim]]

@@ -4,7 +4,7 @@ from typing import Any
 
 from ....ir.graph import Value
 from ...nn import quantize
-from ..rows import Call, find_row, onnx_op
+from ..operators import Call, find_row, onnx_op
 from . import conv as _  # noqa: F401  fills the table
 from .quantize import rescaled, weights_less_zero
 

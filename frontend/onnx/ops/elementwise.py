@@ -14,7 +14,7 @@ from ...nn.elementary import elementary
 from ...nn.formula import Number, computed
 from ...nn.shift import shift
 from ..known import Known
-from ..rows import Call, Declined, onnx_op
+from ..operators import Call, Declined, onnx_op
 from ..tensors import dtype_of_element
 
 

@@ -7,7 +7,7 @@ from ....ir.dim import Dim, product
 from ....ir.graph import Value
 from ...declined import Declined
 from ...nn.pad import part
-from ..rows import Call, onnx_op
+from ..operators import Call, onnx_op
 
 _COMBINES = {"none": "replace", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 _OF_BOOLS = {"add": "max", "mul": "min"}

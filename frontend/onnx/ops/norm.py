@@ -5,7 +5,7 @@ from ....ir.graph import Value
 from ....ir.types import f32, f64
 from ...declined import Declined
 from ...nn.norm import group_norm
-from ..rows import Call, onnx_op
+from ..operators import Call, onnx_op
 
 
 @onnx_op("GroupNormalization", since=18)

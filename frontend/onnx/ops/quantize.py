@@ -11,7 +11,7 @@ from ....ir.types import DType
 from ...declined import Declined
 from ...nn import quantize
 from ..known import Known
-from ..rows import MICROSOFT, Call, onnx_op
+from ..operators import MICROSOFT, Call, onnx_op
 from ..tensors import dtype_of_element
 from .contract import matmul
 

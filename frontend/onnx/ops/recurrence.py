@@ -9,7 +9,7 @@ from ...declined import Declined
 from ...nn.conv import conv
 from ...nn.pad import part
 from ...nn.scan import scanned
-from ..rows import Call, onnx_op
+from ..operators import Call, onnx_op
 
 
 @onnx_op("LinearAttention", since=27)

@@ -8,7 +8,7 @@ from ....ir.dim import product
 from ....ir.graph import Value
 from ...declined import Declined
 from ...nn.pad import reversed_axis
-from ..rows import Call, onnx_op
+from ..operators import Call, onnx_op
 
 Axes = tuple[int, ...]
 Fold = Callable[[Call, Value, Axes, bool], Value]

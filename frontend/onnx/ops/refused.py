@@ -1,6 +1,6 @@
 """Operators that are known and not imported, with what to do about it."""
 
-from ..rows import ML, refuses
+from ..operators import ML, refuses
 
 _RANDOM = "it draws random numbers; draw them outside, and pass them as an input"
 _TEXT = "it computes with strings; do it before the model, and pass numbers"

@@ -8,7 +8,7 @@ from ....ir.graph import Value
 from ...declined import Declined
 from ...nn import rnn
 from ...nn.pad import part
-from ..rows import Call, onnx_op
+from ..operators import Call, onnx_op
 
 
 class _Function(NamedTuple):

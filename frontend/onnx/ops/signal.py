@@ -10,7 +10,7 @@ from ....ir.dim import Dim
 from ....ir.graph import Value
 from ...declined import Declined
 from ...nn.pad import part
-from ..rows import Call, known, onnx_op
+from ..operators import Call, known, onnx_op
 from ..tensors import dtype_of_element
 
 MAX_LENGTH = 8192  # of a transform, whose table has the square of it

@@ -10,7 +10,7 @@ from ....ir.op import broadcast_shapes
 from ....ir.types import Shape
 from ...nn.pad import extended, padded, part
 from ..known import Known
-from ..rows import Call, Declined, onnx_op
+from ..operators import Call, Declined, onnx_op
 from ..tensors import dtype_of_element
 
 LAST = 2**31 - 1  # from here on an end means "to the end", as exporters write it

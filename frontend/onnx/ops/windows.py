@@ -7,7 +7,7 @@ import numpy as np
 from ....ir import types
 from ....ir.dim import Dim, product
 from ....ir.graph import Value
-from ..rows import Call, known, onnx_op
+from ..operators import Call, known, onnx_op
 
 
 def _pads(pads: Sequence[int] | None, count: int) -> Sequence[int]:

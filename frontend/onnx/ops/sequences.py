@@ -12,7 +12,7 @@ from onnx import GraphProto
 from ....ir.graph import Value
 from ...declined import Declined
 from ...nn.pad import part
-from ..rows import Call, known, onnx_op
+from ..operators import Call, known, onnx_op
 from .control import stacked
 
 

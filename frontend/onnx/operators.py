@@ -25,7 +25,7 @@ from ...ir.op import normalize_axis
 from ...ir.types import DType, Shape
 from ..declined import Declined
 from .known import Known, OnnxBuilder
-from .scope import Scope
+from .scope import NameScope
 
 Handler = Callable[..., Any]
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
@@ -101,9 +101,11 @@ class Importing(Protocol):
     def constant_of(self, value: Value) -> np.ndarray | None: ...
     def require_input(self, value: Value) -> None: ...
     def sizes_of(self, value: Value) -> tuple[Dim, ...]: ...
-    def inline(self, graph: GraphProto, scope: Scope, arguments: Sequence[Any]) -> list[Any]: ...
+    def inline(
+        self, graph: GraphProto, scope: NameScope, arguments: Sequence[Any]
+    ) -> list[Any]: ...
     def region(
-        self, name: str, graph: GraphProto, scope: Scope, formals: Sequence[Any]
+        self, name: str, graph: GraphProto, scope: NameScope, formals: Sequence[Any]
     ) -> Region: ...
 
 
@@ -113,7 +115,7 @@ class Call:
 
     b: OnnxBuilder
     importer: Importing
-    scope: Scope
+    scope: NameScope
     node: NodeProto
     version: int  # the model's opset of the operator's domain
 
