@@ -21,7 +21,6 @@ from tilewright.passes.random_inputs import bindings, random_arguments, random_w
 from tilewright.passes.rounding import expected
 
 from ..ir.random_graphs import by_kind, random_graph
-from ..ir.strategies import graphs
 from ..ops.interpreted import Interpreter, make_interpretable
 from ..ops.test_lowering import SMALL
 from .fuzzing import by_interpreter, on_device, reduced, wrong
@@ -37,7 +36,7 @@ ELSEWHERE = {
 }
 SEEDS = st.integers(0, 2**32)  # of programs, whose failures `reduced` cuts down
 few = settings(  # each example costs a compilation
-    max_examples=4, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=1, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
 )
 
 
@@ -55,9 +54,10 @@ def test_every_op_is_in_random_graphs_or_tried_elsewhere():
     assert OPS.keys() - made == ELSEWHERE.keys()
 
 
-@settings(max_examples=40, phases=[Phase.generate])
-@given(graphs(max_nodes=8))
-def test_passes_keep_the_numbers_of_any_graph(graph):
+@settings(max_examples=15, phases=[Phase.generate])
+@given(SEEDS)
+def test_passes_keep_the_numbers_of_any_graph(seed):
+    graph = random_graph(Random(seed), max_nodes=8)
     verify(graph)
     weights = random_weights(graph, seed=1)
     result = passes.run(graph, passes.PIPELINES["dense"](), check=1)
@@ -92,7 +92,7 @@ def interpreter():
 @few
 @given(seed=SEEDS)
 def test_any_graph_gives_the_same_in_triton(interpreter, seed):
-    graph = random_graph(Random(seed), max_nodes=8, islands=3, regions=False)
+    graph = random_graph(Random(seed), max_nodes=6, islands=2, regions=False)
     check(graph, by_interpreter(interpreter), slack=4.0)
 
 

@@ -109,6 +109,7 @@ def _pointer(address: int, kind: str):
 
     names = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
     names |= {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "bool": "bool"}
+    names |= {"u64": "uint64", "u32": "uint32", "u16": "uint16"}
     dtype = getattr(torch, names.get(kind, "uint8"))
     return torch.frombuffer((ctypes.c_char * dtype.itemsize).from_address(address), dtype=dtype)
 
