@@ -255,7 +255,7 @@ class _Run:
         )
         meta = [self.buffers[n] for n in (pages.table, pages.query_starts, pages.context_lens)]
         meta[0] = meta[0].reshape(seqs, -1)
-        assert part.heads is part.picks is part.adds is None, "masks and biases from positions"
+        assert part.heads is part.seen is part.bias is None, "masks and biases from positions"
         attrs |= {"seen": None, "bias": None, "sink": None}
         found = OPS["paged_attention"].reference(q.swapaxes(0, 1), k, v, *meta, **attrs)
         self.buffers[part.out.param][out] = found.swapaxes(0, 1)

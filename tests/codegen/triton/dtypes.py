@@ -76,7 +76,8 @@ def numbers(dtype: DType) -> np.ndarray:
     if dtype.is_integer:
         info = np.iinfo(dtype.numpy)
         ends = [info.min, info.max, info.max // 3]
-        return np.array([*ends, *range(-18, SIZE - 21)], np.int64).astype(dtype.numpy)
+        bits = [value % 2**64 for value in (*ends, *range(-18, SIZE - 21))]
+        return np.array(bits, np.uint64).astype(dtype.numpy)
     edges = [0.0, -0.0, 0.5, 1.5, -2.5, 17, 19, 21, 1 + 2**-9, 2**-9, 2**-10, 3 * 2**-10, 2**-17]
     return np.array([*edges, *rng.uniform(-120, 120, SIZE - len(edges))]).astype(dtype.numpy)
 
