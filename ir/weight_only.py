@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from .dim import Expr
-from .graph import Graph, Node, Value
+from .graph import Graph, Node, Value, symbols_in
 
 
 def weight_only(graph: Graph, but: Callable[[Node], bool] = lambda node: False) -> set[Node]:
@@ -31,9 +30,8 @@ def _is_known(graph: Graph, value: Value, found: set[Node]) -> bool:
 
 
 def is_static(node: Node) -> bool:
-    """Whether no symbol occurs in the shapes of the node's results or in its attributes."""
-    dims = (d for r in node.results for d in r.shape)
-    return not any(isinstance(d, Expr) for d in (*dims, *node.attrs.values()))
+    """Whether no symbol occurs in the node's results, its attributes or its sub-graphs."""
+    return not symbols_in(node)
 
 
 def is_view_of_weight(graph: Graph, value: Value) -> bool:
