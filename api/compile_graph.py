@@ -21,8 +21,8 @@ from ..ir.target import Target
 from ..ir.text import print_plan
 from ..passes import Pass, PassResult, Report
 from ..passes.rewrite import remove_dead
-from .calls import report_calls
 from .counted import counted
+from .report_calls import report_calls
 from .watching import dump_program, start_logging
 
 

@@ -9,7 +9,7 @@ from ..runtime.executable import Executable
 from .bisect import bisect
 from .compile_graph import compile_graph
 from .machine import open_device, resolve_target
-from .verify_module import Case, Result, Verdict
+from .verify_module import Case, Difference, Verdict
 
 
 def verify_graph(
@@ -36,7 +36,7 @@ def verify_graph(
         made_here += [executable.states[v.name or ""] for v in graph.states]
         wanted = expected(graph, arguments, weights)
         results = tuple(
-            Result(f"result {i}", one.excess(got.numpy()), 1.0)
+            Difference(f"result {i}", one.excess(got.numpy()), 1.0)
             for i, (one, got) in enumerate(zip(wanted, made_here, strict=True))
         )
         shown = ", ".join(f"{name}={size}" for name, size in sizes.items())

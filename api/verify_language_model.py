@@ -18,7 +18,7 @@ from .build_model import pipeline_of
 from .language_model import LLM
 from .machine import resolve_target
 from .request import Request, parse_dtype
-from .verify_module import BOUNDS, Case, Result, Verdict
+from .verify_module import BOUNDS, Case, Difference, Verdict
 
 LENGTHS = (1, 5, 33)  # of the prompts that are made
 NEW_TOKENS = 8
@@ -99,7 +99,7 @@ def verify_language_model(
                 ours = np.stack([rows[place] for place in places]).astype(np.float64)
                 error = difference(ours, theirs[places].astype(np.float64))
                 name = f"logits of {len(prompt)} + {len(places) - len(prompt) + 1} tokens"
-                results.append(Result(name, error, bound))
+                results.append(Difference(name, error, bound))
             what = "together" if len(together) > 1 else "alone"
             cases.append(Case(f"{len(together)} prompts, {what}", tuple(results)))
         used = llm.program.target

@@ -32,7 +32,7 @@ WHOLE = (range(7), range(2), range(1, 2), range(1))
 
 
 @dataclass(frozen=True)
-class Result:
+class Difference:
     """One result of a run: its largest difference, relative to the largest magnitude."""
 
     name: str
@@ -49,10 +49,10 @@ class Case:
     """One run, of which `what` tells the sizes or the prompt."""
 
     what: str
-    results: tuple[Result, ...]
+    results: tuple[Difference, ...]
 
     @property
-    def worst(self) -> Result | None:
+    def worst(self) -> Difference | None:
         """The result that is nearest to its bound, or furthest beyond."""
         return max(self.results, key=lambda r: r.error / (r.bound or 1e-300), default=None)
 
@@ -123,21 +123,21 @@ def bound_of(graph: Graph) -> float:
     return max((BOUNDS[v.dtype.name] for v in values if v.dtype.is_float), default=0.0)
 
 
-def compared(ours: Any, theirs: Any, bound: float) -> Iterator[Result]:
+def compared(ours: Any, theirs: Any, bound: float) -> Iterator[Difference]:
     """Each leaf of two results. Integers, and what is no tensor, have to be equal."""
     left, right = (pytree.tree_flatten_with_path(tree)[0] for tree in (ours, theirs))
     if len(left) != len(right):
-        yield Result(f"{len(left)} results, {len(right)} are right", np.inf, 0.0)
+        yield Difference(f"{len(left)} results, {len(right)} are right", np.inf, 0.0)
         return
     for (path, a), (_, b) in zip(left, right):
         name = f"result{pytree.keystr(path)}"
         if not isinstance(b, torch.Tensor):
-            yield Result(name, 0.0 if a == b else np.inf, 0.0)
+            yield Difference(name, 0.0 if a == b else np.inf, 0.0)
             continue
         is_float = b.is_floating_point()
         x, y = (_array(each, is_float) for each in (a, b))
         error = difference(x, y) if a.dtype == b.dtype else np.inf
-        yield Result(name, error, bound if is_float else 0.0)
+        yield Difference(name, error, bound if is_float else 0.0)
 
 
 def _array(x: torch.Tensor, is_float: bool) -> np.ndarray:

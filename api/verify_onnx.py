@@ -13,7 +13,7 @@ from ..passes.random_inputs import bindings, random_arguments
 from .bisect import Suspect, bisect
 from .compile_model import compile, require_onnx
 from .compiled_variant import CompiledVariant
-from .verify_module import WHOLE, Case, Result, Verdict, bound_of
+from .verify_module import WHOLE, Case, Difference, Verdict, bound_of
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -65,12 +65,12 @@ def verify_onnx(
         return Verdict(reference, compiled.target.name, tuple(cases), suspect)
 
 
-def _result(name: str, ours: Any, theirs: Any, bound: float) -> Result:
+def _result(name: str, ours: Any, theirs: Any, bound: float) -> Difference:
     a, b = np.asarray(ours), np.asarray(theirs)
     is_float = b.dtype.kind not in "biuSUO"
     if is_float:
         a, b = a.astype(np.float64), b.astype(np.float64)
-    return Result(name, difference(a, b), bound if is_float else 0.0)
+    return Difference(name, difference(a, b), bound if is_float else 0.0)
 
 
 def _drawn(

@@ -130,7 +130,7 @@ def accumulator_of(dtype: DType, combine: Combine | None = None) -> DType:
         return widened(dtype)
     if dtype.is_float:
         return f64 if dtype == f64 else f32
-    return i64 if dtype == i64 else i32
+    return i64 if dtype.bits == 64 else i32
 
 
 def accumulated(name: str, dtype: DType, combine: Combine | None = None) -> Element:

@@ -10,7 +10,7 @@ from ...ir.types import DType
 from ..declined import Declined
 from ..importer import COMPLEX, HANDLERS, Call, Handler
 from ..nn.complex_numbers import BINARY, UNARY, Complex, polar
-from ..nn.formula import Number
+from ..nn.formula import Term
 from ..nn.fourier import hermitian, transform
 from ..pairs import Pair
 from . import contract
@@ -121,7 +121,7 @@ def _complex(call: Call, x: Any, dtype: DType) -> Complex:
         else call.b.constant(float(getattr(x, name)), dtype)
         for name in ("real", "imag")
     )
-    return Complex(*(Number(call.b, part, dtype) for part in parts))
+    return Complex(*(Term(call.b, part, dtype) for part in parts))
 
 
 def _dtype_of(*operands: Any) -> DType:
@@ -142,7 +142,7 @@ def _formula(formula: Callable[..., Any]) -> Handler:
             raise Declined(f"options {', '.join(options)} of a complex operation")
         dtype = call.dtype if call.dtype.is_float else _dtype_of(*operands)
         found = formula(*(_complex(call, x, dtype) for x in operands))
-        if isinstance(found, Number):
+        if isinstance(found, Term):
             return found.value
         return Pair(*(call.broadcast(part.value, call.shape) for part in found))
 
@@ -157,7 +157,7 @@ for _name, _function in BINARY.items():
 
 
 def _polar(call: Call, size: Value, turn: Value) -> Pair:
-    parts = polar(*(Number(call.b, call.value(v, call.dtype), call.dtype) for v in (size, turn)))
+    parts = polar(*(Term(call.b, call.value(v, call.dtype), call.dtype) for v in (size, turn)))
     return Pair(*(part.value for part in parts))
 
 

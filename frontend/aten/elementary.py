@@ -11,7 +11,7 @@ from ...ir.graph import Value
 from ..importer import Call, Declined, handles
 from ..nn import elementary, special
 from ..nn.elementary import is_negative
-from ..nn.formula import Number, computed
+from ..nn.formula import Term, computed
 from ..nn.polynomials import chebyshev, recurrent
 from ..nn.scan import repeated
 from .pointwise import Operand
@@ -91,7 +91,7 @@ def _frexp(call: Call, x: Value) -> tuple[Value, Value]:
     b, wide = call.b, types.f64
     if x.dtype == wide:
         raise Declined("the exponent of a float64")  # its subnormal numbers would need a wider one
-    number = Number(b, call.value(x, wide), wide)
+    number = Term(b, call.value(x, wide), wide)
     size = abs(number)
     is_plain = (size > 0.0) & (size < math.inf)
     power = is_plain.where(size, 1.0).log2().floor() + 1.0

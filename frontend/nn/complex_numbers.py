@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .elementary import atan2, cosh, hypot, sinh, with_sign
-from .formula import Number
+from .formula import Term
 
 
 class Complex(NamedTuple):
     """A complex number of a formula."""
 
-    real: Number
-    imag: Number
+    real: Term
+    imag: Term
 
 
 def add(x: Complex, y: Complex) -> Complex:
@@ -46,12 +46,12 @@ def reciprocal(x: Complex) -> Complex:
     return div(Complex(one, x.real * 0.0), x)
 
 
-def magnitude(x: Complex) -> Number:
+def magnitude(x: Complex) -> Term:
     """|x|."""
     return hypot(x.real, x.imag)
 
 
-def angle(x: Complex) -> Number:
+def angle(x: Complex) -> Term:
     """The argument of x, in [-pi, pi]."""
     return atan2(x.imag, x.real)
 
@@ -117,13 +117,13 @@ def power(x: Complex, y: Complex) -> Complex:
     return Complex(of_zero.where(one, found.real), of_zero.where(0.0, found.imag))
 
 
-def polar(size: Number, turn: Number) -> Complex:
+def polar(size: Term, turn: Term) -> Complex:
     """size * exp(i turn)."""
     return Complex(size * turn.cos(), size * turn.sin())
 
 
 # names of torch's -> what it is; of one or two complex numbers
-UNARY: dict[str, Callable[[Complex], Complex | Number]] = {
+UNARY: dict[str, Callable[[Complex], Complex | Term]] = {
     "abs": magnitude,
     "angle": angle,
     "exp": exp,
@@ -142,7 +142,7 @@ UNARY: dict[str, Callable[[Complex], Complex | Number]] = {
     "isfinite": lambda x: (abs(x.real) < math.inf) & (abs(x.imag) < math.inf),
     "logical_not": lambda x: (x.real == 0.0) & (x.imag == 0.0),
 }
-BINARY: dict[str, Callable[[Complex, Complex], Complex | Number]] = {
+BINARY: dict[str, Callable[[Complex, Complex], Complex | Term]] = {
     "mul": mul,
     "div": div,
     "pow": power,

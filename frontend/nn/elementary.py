@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ...ir.builder import Builder
 from ...ir.graph import Value
 from ...ir.types import f32
-from .formula import Number, computed
+from .formula import Term, computed
 
 _LOG2 = math.log(2)
 
@@ -20,17 +20,17 @@ def elementary(b: Builder, name: str, *operands: Value) -> Value:
     return computed(b, FUNCTIONS[name], operands, f32)
 
 
-def is_negative(x: Number) -> Number:
+def is_negative(x: Term) -> Term:
     """Whether the sign of x is set: also that of -0. NaN has none here."""
     return (x < 0.0) | ((x == 0.0) & (1.0 / x < 0.0))
 
 
-def with_sign(size: Number, x: Number) -> Number:
+def with_sign(size: Term, x: Term) -> Term:
     """Size, which is 0 or more, with the sign of x."""
     return is_negative(x).where(-size, size)
 
 
-def atan(x: Number) -> Number:
+def atan(x: Term) -> Term:
     """Cephes, atan.c (Moshier, "Methods and programs for mathematical functions", 1989)."""
     a = abs(x)
     is_far, is_near = a > 2.414213562373095, a <= 0.66
@@ -48,7 +48,7 @@ def atan(x: Number) -> Number:
     return with_sign(base + (t + t * (z * above / below)), x)
 
 
-def atan2(y: Number, x: Number) -> Number:
+def atan2(y: Term, x: Term) -> Term:
     """The angle of the point (x, y), in [-pi, pi]."""
     a, c = abs(x), abs(y)
     large, small = a.maximum(c), a.minimum(c)
@@ -58,30 +58,30 @@ def atan2(y: Number, x: Number) -> Number:
     return with_sign(is_negative(x).where(math.pi - angle, angle), y)
 
 
-def asin(x: Number) -> Number:
+def asin(x: Term) -> Term:
     """atan(x / sqrt(1 - x^2))."""
     return atan(x / ((1.0 - x) * (1.0 + x)).sqrt())
 
 
-def acos(x: Number) -> Number:
+def acos(x: Term) -> Term:
     """2 atan(sqrt((1 - x) / (1 + x)))."""
     return 2.0 * atan(((1.0 - x) / (1.0 + x)).sqrt())
 
 
-def sinh(x: Number) -> Number:
+def sinh(x: Term) -> Term:
     """(u + u / (u + 1)) / 2, u = exp(|x|) - 1; of what is far, half of exp(|x| / 2) squared."""
     a = abs(x)
     u, half = a.expm1(), (0.5 * a).exp()
     return with_sign((a > 20.0).where(0.5 * half * half, 0.5 * (u + u / (u + 1.0))), x)
 
 
-def cosh(x: Number) -> Number:
+def cosh(x: Term) -> Term:
     """(e + 1 / e) / 2, e = exp(|x|) as the square of exp(|x| / 2), which does not overflow."""
     half = (0.5 * abs(x)).exp()
     return 0.5 * half * half + 0.5 / half / half
 
 
-def asinh(x: Number) -> Number:
+def asinh(x: Term) -> Term:
     """log1p(a + a^2 / (1 + sqrt(1 + a^2))), a = |x|; of what is far log(2 a)."""
     a = abs(x)
     square = a * a
@@ -89,20 +89,20 @@ def asinh(x: Number) -> Number:
     return with_sign((a > 1e9).where(a.log() + _LOG2, near), x)
 
 
-def acosh(x: Number) -> Number:
+def acosh(x: Term) -> Term:
     """log1p(t + sqrt(2 t + t^2)), t = x - 1; of what is far log(2 x)."""
     t = x - 1.0
     near = (t + (2.0 * t + t * t).sqrt()).log1p()
     return (x < 1.0).where(math.nan, (x > 1e9).where(x.log() + _LOG2, near))
 
 
-def atanh(x: Number) -> Number:
+def atanh(x: Term) -> Term:
     """log1p(2 a / (1 - a)) / 2, a = |x|."""
     a = abs(x)
     return with_sign(0.5 * (2.0 * a / (1.0 - a)).log1p(), x)
 
 
-def hypot(x: Number, y: Number) -> Number:
+def hypot(x: Term, y: Term) -> Term:
     """sqrt(x^2 + y^2) without overflow; infinite where x or y is, even beside NaN."""
     a, c = abs(x), abs(y)
     large, small = a.maximum(c), a.minimum(c)
@@ -111,6 +111,6 @@ def hypot(x: Number, y: Number) -> Number:
     return far.where(math.inf, large * (1.0 + ratio * ratio).sqrt())
 
 
-FUNCTIONS: dict[str, Callable[..., Number]] = {
+FUNCTIONS: dict[str, Callable[..., Term]] = {
     f.__name__: f for f in (atan, atan2, asin, acos, sinh, cosh, asinh, acosh, atanh, hypot)
 }

@@ -13,7 +13,7 @@ from ...ir.builder import Builder
 from ...ir.graph import Value
 from ...ir.types import f64
 from .elementary import acos, acosh, cosh, sinh
-from .formula import Number, computed
+from .formula import Term, computed
 from .scan import repeated
 
 
@@ -23,7 +23,7 @@ def chebyshev(b: Builder, kind: str, x: Value, degree: Value, *, shifted: bool =
     return computed(b, lambda x, n: _of(kinds[kind], x, n, shifted), (x, degree), f64)
 
 
-def _of(kind: Callable[..., Number], x: Number, n: Number, shifted: bool) -> Number:
+def _of(kind: Callable[..., Term], x: Term, n: Term, shifted: bool) -> Term:
     x, n = (2.0 * x - 1.0 if shifted else x), n.trunc()
     size = abs(x)
     turn, growth = acos(x), acosh(size)
@@ -33,33 +33,33 @@ def _of(kind: Callable[..., Number], x: Number, n: Number, shifted: bool) -> Num
     return (n < 0.0).where(0.0, value)
 
 
-def _t(n: Number, x: Number, turn: Number, growth: Number, size: Number, sign: Number) -> Number:
+def _t(n: Term, x: Term, turn: Term, growth: Term, size: Term, sign: Term) -> Term:
     return (size <= 1.0).where((n * turn).cos(), sign * cosh(n * growth))
 
 
-def _u(n: Number, x: Number, turn: Number, growth: Number, size: Number, sign: Number) -> Number:
+def _u(n: Term, x: Term, turn: Term, growth: Term, size: Term, sign: Term) -> Term:
     inside = ((n + 1.0) * turn).sin() / turn.sin()
     outside = sign * sinh((n + 1.0) * growth) / sinh(growth)
     return (size == 1.0).where(sign * (n + 1.0), (size < 1.0).where(inside, outside))
 
 
-def _v(n: Number, x: Number, turn: Number, growth: Number, size: Number, sign: Number) -> Number:
+def _v(n: Term, x: Term, turn: Term, growth: Term, size: Term, sign: Term) -> Term:
     return _halves(n, turn, growth, size, sign, x > 0.0, "cos")
 
 
-def _w(n: Number, x: Number, turn: Number, growth: Number, size: Number, sign: Number) -> Number:
+def _w(n: Term, x: Term, turn: Term, growth: Term, size: Term, sign: Term) -> Term:
     return _halves(n, turn, growth, size, sign, x < 0.0, "sin")
 
 
 def _halves(
-    n: Number,
-    turn: Number,
-    growth: Number,
-    size: Number,
-    sign: Number,
-    is_even: Number,
+    n: Term,
+    turn: Term,
+    growth: Term,
+    size: Term,
+    sign: Term,
+    is_even: Term,
     circular: str,
-) -> Number:
+) -> Term:
     """Ratios of (n + 1/2) angles to half angles; `is_even` where cosh takes circular's place."""
     middle = n + 0.5
     inside = middle.apply(circular, middle * turn) / middle.apply(circular, 0.5 * turn)
@@ -71,7 +71,7 @@ def _halves(
 
 
 # the polynomial of degree k + 1 from x, k, that of degree k, and that of degree k - 1
-_Next = Callable[[Number, Number, Number, Number], Number]
+_Next = Callable[[Term, Term, Term, Term], Term]
 _RECURRENCES: dict[str, _Next] = {
     "hermite_h": lambda x, k, p, q: 2.0 * (x * p - k * q),
     "hermite_he": lambda x, k, p, q: x * p - k * q,
@@ -85,7 +85,7 @@ def recurrent(b: Builder, name: str, x: Value, degree: Value) -> Value:
     return computed(b, partial(_recurrent, b, _RECURRENCES[name]), (x, degree), f64)
 
 
-def _recurrent(b: Builder, following: _Next, x: Number, n: Number) -> Number:
+def _recurrent(b: Builder, following: _Next, x: Term, n: Term) -> Term:
     n = (n + 0.0 * x).trunc()
     x = x + 0.0 * n
     zero = 0.0 * n
@@ -95,11 +95,11 @@ def _recurrent(b: Builder, following: _Next, x: Number, n: Number) -> Number:
         return (inner.any(inner.lt(k, n), axes=(0,)),)
 
     def step(inner: Builder, *values: Value) -> tuple[Value, ...]:
-        q, p, k, x, n = (Number(inner, v, f64) for v in values)
+        q, p, k, x, n = (Term(inner, v, f64) for v in values)
         more = k < n
         new = (more.where(p, q), more.where(following(x, k, p, q), p), k + 1.0)
         return tuple(v.value for v in new)
 
     found = repeated(b, goes_on, step, flat[:3], flat[3:])[1]
-    value = Number(b, b.reshape(found, shape=n.value.shape), f64)
+    value = Term(b, b.reshape(found, shape=n.value.shape), f64)
     return (n < 0.0).where(0.0, value)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ...ir.builder import Builder
 from ...ir.graph import Value
 from ...ir.types import f64
-from .formula import Number, computed
+from .formula import Term, computed
 
 
 def special(b: Builder, name: str, *operands: Value) -> Value:
@@ -21,7 +21,7 @@ def special(b: Builder, name: str, *operands: Value) -> Value:
 # ---- error functions -------------------------------------------------------------------------
 
 
-def _scaled_tail(a: Number) -> Number:
+def _scaled_tail(a: Term) -> Term:
     """exp(a^2) erfc(a) for a >= 1, by Cephes' ratios of polynomials (ndtr.c)."""
     near = a.horner(
         *(2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687e0),
@@ -49,14 +49,14 @@ def _scaled_tail(a: Number) -> Number:
     return (a < 8.0).where(near, far)
 
 
-def erfc(x: Number) -> Number:
+def erfc(x: Term) -> Term:
     """1 - erf(x); far from 0 its tail is computed by itself."""
     a = abs(x)
     tail = (a > 28.0).where(0.0, (-(a * a)).exp() * _scaled_tail(a))
     return (a < 1.0).where(1.0 - x.erf(), (x < 0.0).where(2.0 - tail, tail))
 
 
-def erfcx(x: Number) -> Number:
+def erfcx(x: Term) -> Term:
     """exp(x^2) erfc(x)."""
     a = abs(x)
     growth = (a * a).exp()
@@ -64,7 +64,7 @@ def erfcx(x: Number) -> Number:
     return (a < 1.0).where(growth * (1.0 - x.erf()), (x < 0.0).where(2.0 * growth - tail, tail))
 
 
-def erfinv(y: Number) -> Number:
+def erfinv(y: Term) -> Term:
     """x with erf(x) = y: Giles, "Approximating the erfinv function", 2011, and two Halley steps."""
     w = -((1.0 - y) * (1.0 + y)).log()
     near = (w - 2.5).horner(
@@ -90,7 +90,7 @@ _LANCZOS = (
 )
 
 
-def _sine_of_turn(x: Number) -> Number:
+def _sine_of_turn(x: Term) -> Term:
     """sin(pi x), exactly 0 for whole x."""
     whole = x.round()
     sine = ((x - whole) * math.pi).sin()
@@ -98,7 +98,7 @@ def _sine_of_turn(x: Number) -> Number:
     return is_odd.where(-sine, sine)
 
 
-def lgamma(x: Number) -> Number:
+def lgamma(x: Term) -> Term:
     """log |gamma(x)|. Lanczos, "A precision approximation of the gamma function", 1964 (g = 7)."""
     is_left = x < 0.5
     z = is_left.where(1.0 - x, x) - 1.0
@@ -115,7 +115,7 @@ def lgamma(x: Number) -> Number:
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 
 
-def digamma(x: Number) -> Number:
+def digamma(x: Term) -> Term:
     """The derivative of lgamma, by recurrence and its asymptotic series (Abramowitz 6.3.18)."""
     is_left = x < 0.0
     z = is_left.where(1.0 - x, x)
@@ -136,12 +136,12 @@ def digamma(x: Number) -> Number:
 # ---- modified Bessel functions ---------------------------------------------------------------
 
 
-def _bessel_i(order: int, scaled: bool) -> Callable[[Number], Number]:
+def _bessel_i(order: int, scaled: bool) -> Callable[[Term], Term]:
     """I(order, x), times exp(-|x|) where scaled (Abramowitz 9.6.10 and 9.7.1)."""
     powers = [1 / (math.factorial(k) * math.factorial(k + order)) for k in range(40)]
     inverse = _hankel(order, -1)
 
-    def bessel(x: Number) -> Number:
+    def bessel(x: Term) -> Term:
         a = abs(x)
         half = 0.5 * a
         near = (half * half).horner(*reversed(powers))
@@ -166,7 +166,7 @@ def _hankel(order: int, sign: int) -> list[float]:
     return found
 
 
-def _bessel_k(order: int, scaled: bool) -> Callable[[Number], Number]:
+def _bessel_k(order: int, scaled: bool) -> Callable[[Term], Term]:
     """K(order, x) for order 0 and 1, times exp(x) where scaled; NaN below 0, infinite at 0.
 
     Up to 1 its series (Abramowitz 9.6.11 and 9.6.13), from 16 on the asymptotic one. Between them
@@ -182,7 +182,7 @@ def _bessel_k(order: int, scaled: bool) -> Callable[[Number], Number]:
     else:
         sums = [p * (harmonic[k] + harmonic[k + 1] - 2 * gamma) for k, p in enumerate(powers)]
 
-    def bessel(x: Number) -> Number:
+    def bessel(x: Term) -> Term:
         half = 0.5 * x
         square = half * half
         series, rest = (square.horner(*reversed(c)) for c in (powers, sums))
@@ -201,13 +201,13 @@ def _bessel_k(order: int, scaled: bool) -> Callable[[Number], Number]:
     return bessel
 
 
-def spherical_j0(x: Number) -> Number:
+def spherical_j0(x: Term) -> Term:
     """sin(x) / x, 1 at 0 and 0 at infinity."""
     value = (x == 0.0).where(1.0, x.sin() / x)
     return (abs(x) == math.inf).where(0.0, value)
 
 
-FUNCTIONS: dict[str, Callable[..., Number]] = {
+FUNCTIONS: dict[str, Callable[..., Term]] = {
     **{f.__name__: f for f in (erfc, erfcx, erfinv, lgamma, digamma, spherical_j0)},
     **{f"i{n}{'e' * s}": _bessel_i(n, bool(s)) for n in (0, 1) for s in (0, 1)},
     **{f"k{n}{'e' * s}": _bessel_k(n, bool(s)) for n in (0, 1) for s in (0, 1)},

@@ -11,7 +11,7 @@ from ....ir import types
 from ....ir.graph import Value
 from ....ir.types import DType
 from ...nn.elementary import elementary
-from ...nn.formula import Number, computed
+from ...nn.formula import Term, computed
 from ...nn.shift import shift
 from ..known import Known
 from ..operators import Call, Declined, onnx_op
@@ -180,26 +180,26 @@ def _tan(call: Call, x: Value) -> Value:
     return call.b.div(call.b.sin(x), call.b.cos(x))
 
 
-def _hard_sigmoid(x: Number, alpha: float, beta: float) -> Number:
+def _hard_sigmoid(x: Term, alpha: float, beta: float) -> Term:
     return (x * alpha + beta).maximum(0.0).minimum(1.0)
 
 
-def _elu(x: Number, alpha: float) -> Number:
+def _elu(x: Term, alpha: float) -> Term:
     return (x < 0.0).where(x.expm1() * alpha, x)
 
 
-def softplus(x: Number) -> Number:
+def softplus(x: Term) -> Term:
     """log(1 + exp(x)), without overflow."""
     return x.relu() + (-abs(x)).exp().log1p()
 
 
-def _shrink(x: Number, bias: float, lambd: float) -> Number:
+def _shrink(x: Term, bias: float, lambd: float) -> Term:
     inside = (x < -lambd).where(x + bias, 0.0)
     return (x > lambd).where(x - bias, inside)
 
 
 # formulas of x and of attributes, with these in ONNX's defaults; narrow floats in f32
-_FORMULAS: dict[str, tuple[Callable[..., Number], dict[str, float]]] = {
+_FORMULAS: dict[str, tuple[Callable[..., Term], dict[str, float]]] = {
     "LeakyRelu": (lambda x, alpha: (x < 0.0).where(x * alpha, x), {"alpha": 0.01}),
     "Elu": (_elu, {"alpha": 1.0}),
     "Selu": (
@@ -218,7 +218,7 @@ _FORMULAS: dict[str, tuple[Callable[..., Number], dict[str, float]]] = {
 }
 
 
-def _formula(formula: Callable[..., Number], defaults: dict[str, float]) -> Callable[..., Value]:
+def _formula(formula: Callable[..., Term], defaults: dict[str, float]) -> Callable[..., Value]:
     def apply(call: Call, x: Value, **given: float) -> Value:
         numbers = {**defaults, **given}
         return computed(call.b, lambda n: formula(n, **numbers), [x], types.f32)
