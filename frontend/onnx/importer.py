@@ -29,6 +29,7 @@ POISON = object()  # what an operator gives that could not be imported
 MAX_NODES = 1_000_000  # with those of functions as often as they are called
 MAX_NESTING = 50  # of sub-graphs and functions in one another
 MAX_ASKED = 64  # elements of an input whose numbers may be asked for
+MAX_RANK = 32  # of arrays that all of NumPy's functions take
 _FOLDED = 20_000  # nodes that are evaluated to know one operand,
 _FOLDED_SIZE = 1 << 20  # and elements of what each of them gives
 
@@ -250,6 +251,8 @@ class Importer:
 
     def sizes_of(self, value: Value) -> tuple[Dim, ...]:
         """The elements of a tensor as dims: known, computed from shapes, or read when it runs."""
+        if value.dtype.is_float:
+            raise TypeError(f"sizes are whole numbers, and these are {value.type}")
         if isinstance(value, Known) and value.dims is not None:
             return tuple(value.dims.flat)
         if value not in self._sizes:
@@ -297,6 +300,8 @@ def _is_folded(node: Node) -> bool:
     """Whether a node may be evaluated while importing: it is small, and depends on no run."""
     sizes = [result.type.numel for result in node.results]
     if node.is_step or not all(isinstance(n, int) and n <= _FOLDED_SIZE for n in sizes):
+        return False
+    if max(result.type.rank for result in node.results) > MAX_RANK:
         return False
     return node.op.name != "dim_value" or isinstance(node.attrs["value"], int)
 
