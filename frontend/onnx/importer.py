@@ -301,7 +301,7 @@ def _is_folded(node: Node) -> bool:
     sizes = [result.type.numel for result in node.results]
     if node.is_step or not all(isinstance(n, int) and n <= _FOLDED_SIZE for n in sizes):
         return False
-    if max(result.type.rank for result in node.results) > MAX_RANK:
+    if max(v.type.rank for v in (*node.operands, *node.results)) > MAX_RANK:
         return False
     return node.op.name != "dim_value" or isinstance(node.attrs["value"], int)
 

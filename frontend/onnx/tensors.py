@@ -65,7 +65,7 @@ def stored_array(
         return "it is a segment of a tensor"
     dtype, shape = _DTYPES[proto.data_type], tuple(proto.dims)
     count = math.prod(shape)
-    if len(shape) > 64 or max((1, *shape)) >= 1 << 62 or count >= 1 << 62:
+    if len(shape) > 32 or max((1, *shape)) >= 1 << 62 or count >= 1 << 62:
         return f"its shape is {list(shape)}"
     if data is None and proto.HasField("raw_data"):
         content = proto.raw_data
