@@ -5,7 +5,7 @@ scanned in order, so that it need be associative only, and its last lane is the 
 """
 
 from ...ir.combine import Combine
-from ...ir.types import DType, bool_, f64, i32
+from ...ir.types import DType, bool_, f64, i32, u64
 from ..inline import combination
 from ..loops import LoopKernel, Reduction, Ref
 from .body import Body
@@ -81,7 +81,10 @@ class PlaceFold(Fold):
 
     def add(self, tile: str, at: str, axis: frozenset[str]) -> None:
         body, acc = self.body, self.acc
-        key = body.name(f"({order_key(tile, self.dtype, self.word)}).to(tl.int64)", axis)
+        key = f"({order_key(tile, self.dtype, self.word)}).to(tl.int64)"
+        if self.dtype == u64:  # in the order of signed numbers
+            key = f"{key} ^ {-(2**63)}"
+        key = body.name(key, axis)
         better = body.fresh("better")
         body.line(f"{better} = {key} > {acc}")
         body.line(f"{acc} = tl.where({better}, {key}, {acc})")

@@ -24,8 +24,9 @@ def casts(pairs: Iterable[tuple[DType, DType]]) -> Checked:
     b = Builder()
     made, arrays, rounds = [], {}, []
     for source, target in pairs:
-        x = b.input(source.name, (SIZE,), source)
-        arrays[source.name] = numbers(source)
+        is_size = source.is_float and target.kind == "uint"
+        x = b.input(f"size_{source.name}" if is_size else source.name, (SIZE,), source)
+        arrays[x.name] = np.abs(numbers(source)) if is_size else numbers(source)
         there = b.cast(x, dtype=target)
         made.append(there)
         if target.is_float <= source.is_float:  # an infinity has no integer to come back as
