@@ -18,6 +18,7 @@ from . import (
     recurrence,
     reduce,
     refused,
+    resize,
     rnn,
     sequences,
     signal,
