@@ -68,6 +68,7 @@ class TritonBackend:
                 variants.setdefault(place, []).append(
                     Variant(emitted.name, params, emitted.dims, emitted.grid, lo, hi, str(schedule))
                 )
+        assert variants.keys() <= set(_ORDER), f"launches without a place: {variants.keys()}"
         launches = [
             GroupLaunch(tuple(self._covered(variants[place], buckets)), select, place)
             for place in _ORDER
