@@ -55,14 +55,16 @@ def _without_masks(call: Call, indices: tuple[Value | None, ...]) -> tuple[Value
 def _masked_select(call: Call, x: Value, mask: Value) -> Value:
     shape = common_shape(x.shape, mask.shape)
     mask = call.broadcast(mask, shape)
+    _nonzero(call, mask, most=mask.type.numel)  # torch counts on those of the mask as it was
     return _index(call, call.broadcast(x, shape), (mask,))
 
 
 @handles("nonzero.default")
-def _nonzero(call: Call, x: Value) -> Value:
+def _nonzero(call: Call, x: Value, most: Dim = 0) -> Value:
     """Where x is not zero; how many places that are, only a run knows, unless there are none.
 
-    Asked for once a tensor: torch has one size for all the uses of a mask.
+    Asked for once a tensor: torch has one size for all the uses of a mask. `most`: how many there
+    may be where torch counts on fewer.
     """
     if x in call.importer.places:
         return call.importer.places[x]
@@ -70,7 +72,7 @@ def _nonzero(call: Call, x: Value) -> Value:
         for symbol in call.node.meta.get("unbacked_bindings") or ():
             call.importer.table.bind(symbol.name, 0)
         return call.b.full(value=0, shape=(0, x.type.rank), dtype=types.i64)
-    names = call.importer.late_symbols(call.node, most=x.type.numel)
+    names = call.importer.late_symbols(call.node, most=most)
     if not names:
         raise Refused("the module assumes how many places there are: compare sizes outside it")
     call.importer.places[x] = call.b.nonzero(x, binds=names)

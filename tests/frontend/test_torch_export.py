@@ -272,17 +272,16 @@ class Unsupported(nn.Module):
         x = self.stem(x)
         for block in self.blocks:
             x = block(x)
-        return torch.lgamma(x) + torch.linalg.det(x @ x.mT)[:, None, None]
+        return torch.special.bessel_j0(x) + torch.linalg.det(x @ x.mT)[:, None, None]
 
 
 def test_unsupported_operations_come_in_one_table():
     with pytest.raises(UnsupportedOp) as caught:
         import_module(Unsupported(), (torch.randn(2, 3, 8),))
     text = str(caught.value)
-    assert "3 unsupported operations in 5 places" in text
-    assert "aten.convolution.default" in text
-    assert "3 x  first at stem, from test_torch_export.py:" in text
-    assert "aten.lgamma.default" in text
+    assert "2 unsupported operations in 2 places" in text
+    assert "aten.special_bessel_j0.default" in text
+    assert "1 x  first at test_torch_export.py:" in text
     assert "det" in text
 
 
@@ -299,15 +298,6 @@ def test_control_flow_on_values_is_refused_with_the_line():
     assert "control flow depends on the values of a tensor" in text
     assert "if x.sum() > 0" in text
     assert "torch.where" in text
-
-
-def test_complex_numbers_are_refused():
-    class Complex(nn.Module):
-        def forward(self, x):
-            return torch.view_as_real(torch.view_as_complex(x) * 2)
-
-    with pytest.raises(UnsupportedOp, match="view_as_complex"):
-        import_module(Complex(), (torch.randn(3, 2),))
 
 
 def test_an_error_of_the_modules_own_code_passes_through():

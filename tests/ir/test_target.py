@@ -20,6 +20,10 @@ BY_NAME = {
     ("runtime/artifact.py", "target.get('kind') != 'cpu'"): "a manifest, which may be of any build",
     ("runtime/engine/memory.py", "device.kind == 'cpu'"): "a device that is open, not a target",
     ("runtime/engine/runner.py", "executable.device.kind != 'cpu'"): "the same",
+    ("api/dynamo_backend.py", "captured.device.type == 'cpu'"): "where torch has its tensors",
+    ("api/dynamo_backend.py", "kind == 'cpu'"): "the same",
+    ("api/dynamo_backend.py", "kind not in ('cpu', 'cuda')"): "the same",
+    ("frontend/dynamo.py", "x.device.type != 'cpu'"): "the same",
 }
 
 

@@ -91,12 +91,16 @@ def test_close_gives_back_and_says_so():
             use()
 
 
-@pytest.mark.parametrize(
-    "module", [nn.BatchNorm1d(6), nn.Dropout(0.2), nn.GRU(6, 5, 2, dropout=0.3), nn.RReLU()]
-)
+@pytest.mark.parametrize("module", [nn.Dropout(0.2), nn.GRU(6, 5, 2, dropout=0.3), nn.RReLU()])
 def test_train_mode_that_matters_is_refused(module):
     with pytest.raises(tilewright.TilewrightError, match=r"call eval\(\) on"):
         tilewright.compile(module, (torch.randn(4, 6),), target="cpu")
+
+
+def test_a_norm_in_train_mode_takes_the_statistics_of_the_batch():
+    module, x = nn.BatchNorm1d(6), torch.randn(4, 6)
+    compiled = tilewright.compile(module, (x,), target="cpu")
+    torch.testing.assert_close(compiled(x), module(x).detach())
 
 
 def test_train_mode_that_does_not_matter_and_code_that_asks_for_it():
