@@ -2,9 +2,9 @@
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from ..frontend.dtypes import TO_TORCH, to_numpy
 from ..frontend.imported import Imported
 from ..frontend.torch_export import import_module, import_program
-from ..ir.errors import OptionError
+from ..ir.errors import OptionError, told
 from ..ir.evaluate import evaluate
 from ..ir.graph import Graph
 from ..ir.types import DTYPES
@@ -29,6 +29,9 @@ from .compiled_variant import CompiledVariant
 BOUNDS = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "f8e4m3": 0.25, "f8e5m2": 0.5}
 # what integers are drawn from: the first that the framework takes
 WHOLE = (range(7), range(2), range(1, 2), range(1))
+
+Arrays = Mapping[str, np.ndarray]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,6 @@ class Case:
 
     what: str
     results: tuple[Difference, ...]
-
-    @property
-    def worst(self) -> Difference | None:
-        """The result that is nearest to its bound, or furthest beyond."""
-        return max(self.results, key=lambda r: r.error / (r.bound or 1e-300), default=None)
 
 
 @dataclass(frozen=True)
@@ -163,54 +161,56 @@ def _calls(
     """What to call the module with, and what each call is."""
     if given:
         yield "the arguments given", (tuple(args), dict(kwargs))
-    graph = variant.compiled.plan.graph
-    if not graph.inputs:
+    if not variant.compiled.plan.graph.inputs:
         return
-    seen = []
-    for sizes in bindings(graph):
-        used = {name: size for name, size in sizes.items() if name not in graph.late_symbols}
-        if used in seen:
-            continue
-        seen.append(used)
-        call = _drawn(variant, eager, args, kwargs, used, seed)
-        shown = ", ".join(f"{name}={size}" for name, size in used.items())
-        yield f"random, {shown or 'fixed sizes'}", call
-
-
-def _drawn(
-    variant: CompiledVariant,
-    eager: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    sizes: Mapping[str, int],
-    seed: int,
-) -> tuple[Any, Any]:
-    """Random arguments of these sizes, with integers that the module takes. OptionError: none."""
-    graph = variant.compiled.plan.graph
     leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
     names = iter(variant.signature.flatten(tuple(args), dict(kwargs)))
     places = [next(names) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-    failure: Exception | None = None
-    for whole in WHOLE:
-        arrays = random_arguments(graph, sizes, 1.0, seed, whole)
+
+    def taken(arrays: Arrays) -> tuple[Any, Any]:
         drawn = [
             leaf if name is None else _tensor(arrays[name], leaf.dtype)
             for name, leaf in zip(places, leaves)
         ]
         call = pytree.tree_unflatten(drawn, spec)
-        try:
-            with torch.no_grad():
-                copy.deepcopy(eager)(*_copied(call[0]), **_copied(call[1]))
-        except Exception as error:  # noqa: BLE001  the module's own: these numbers are unfit
-            failure = error
-            continue
+        with torch.no_grad():
+            copy.deepcopy(eager)(*_copied(call[0]), **_copied(call[1]))
         return call
-    raise OptionError(
-        "the module takes none of the inputs that were made for it",
-        where=", ".join(f"{name}={size}" for name, size in sizes.items()),
-        facts=f"{type(failure).__name__}: {failure}",
-        fix="give inputs that it takes",
-    ) from failure
+
+    yield from random_calls(variant, seed, taken)
+
+
+def random_calls(
+    variant: CompiledVariant, seed: int, taken: Callable[[Arrays], Made]
+) -> Iterator[tuple[str, Made]]:
+    """What `taken` makes of random inputs, for each of several sizes, and what each call is.
+
+    Where it raises, integers are drawn from fewer numbers. OptionError where none are fit.
+    """
+    graph = variant.compiled.plan.graph
+    seen: list[dict[str, int]] = []
+    for sizes in bindings(graph):
+        sizes = {name: size for name, size in sizes.items() if name not in graph.late_symbols}
+        if sizes in seen:
+            continue
+        seen.append(sizes)
+        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        failures: list[Exception] = []
+        for whole in WHOLE:
+            try:
+                made = taken(random_arguments(graph, sizes, 1.0, seed, whole))
+            except Exception as error:  # noqa: BLE001  the framework's own: these numbers are unfit
+                failures.append(error)
+                continue
+            yield f"random, {shown or 'fixed sizes'}", made
+            break
+        else:
+            raise OptionError(
+                "the model takes none of the inputs that were made for it",
+                where=shown,
+                facts=told(failures[-1]),
+                fix="give inputs that it takes: --arrays FILE.npz",
+            ) from failures[-1]
 
 
 def _tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
@@ -240,7 +240,7 @@ def _suspect(
         theirs = eager(*_copied(args), **_copied(kwargs))
     inputs = imported.signature.flatten(tuple(args), dict(kwargs))
     arguments = {name: to_numpy(tensor) for name, tensor in inputs.items()}
-    arguments |= {name: imported.states[name] for name in imported.states}
+    arguments.update(imported.states)
     narrow = DTYPES["bf16"] if (options or {}).get("weights_dtype") else None
     return _imported_otherwise(module, imported, arguments, theirs) or bisect(
         imported.graph, imported.weights, dense(narrow), compiled.target, arguments
@@ -248,7 +248,7 @@ def _suspect(
 
 
 def _imported_otherwise(
-    module: Any, imported: Imported, arguments: Mapping[str, np.ndarray], theirs: Any
+    module: Any, imported: Imported, arguments: Arrays, theirs: Any
 ) -> Suspect | None:
     """The first result that the reference computes otherwise of the graph that was imported."""
     graph = imported.graph

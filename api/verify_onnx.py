@@ -1,21 +1,17 @@
 """`verify` for ONNX models: the program beside onnxruntime, or beside the reference of onnx."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..ir.errors import OptionError, told
+from ..ir.errors import OptionError
 from ..passes.differential import difference
 from ..passes.pipelines import dense
-from ..passes.random_inputs import bindings, random_arguments
 from .bisect import Suspect, bisect
 from .compile_model import compile, require_onnx
-from .compiled_variant import CompiledVariant
-from .verify_module import WHOLE, Case, Difference, Verdict, bound_of
-
-Arrays = Mapping[str, np.ndarray]
+from .verify_module import Arrays, Case, Difference, Verdict, bound_of, random_calls
 
 
 def verify_onnx(
@@ -49,12 +45,18 @@ def verify_onnx(
             )
         variant = compiled.variants[-1]
         bound = tolerance if tolerance is not None else bound_of(variant.compiled.plan.graph)
-        calls = [("the arrays given", arrays)] if arrays is not None else []
-        calls = calls or list(_drawn(variant, compiled.inputs, theirs_of, seed))
+        names = [v.name or "" for v in variant.compiled.plan.graph.inputs]
+
+        def taken(made: Arrays) -> tuple[Arrays, Sequence[Any]]:
+            given = dict(zip(compiled.inputs, map(made.__getitem__, names), strict=True))
+            return given, theirs_of(given)
+
+        calls: Iterable[tuple[str, Any]] = random_calls(variant, seed, taken)
+        if arrays is not None:
+            calls = [("the arrays given", (arrays, theirs_of(arrays)))]
         cases, wrong = [], None
-        for what, given in calls:
-            ours, theirs = compiled(**given), theirs_of(given)
-            named = zip(compiled.outputs, ours, theirs, strict=True)
+        for what, (given, theirs) in calls:
+            named = zip(compiled.outputs, compiled(**given), theirs, strict=True)
             results = tuple(_result(name, a, b, bound) for name, a, b in named)
             cases.append(Case(what, results))
             if wrong is None and not all(r.is_right for r in results):
@@ -71,38 +73,6 @@ def _result(name: str, ours: Any, theirs: Any, bound: float) -> Difference:
     if is_float:
         a, b = a.astype(np.float64), b.astype(np.float64)
     return Difference(name, difference(a, b), bound if is_float else 0.0)
-
-
-def _drawn(
-    variant: CompiledVariant, names: tuple[str, ...], theirs_of: Callable, seed: int
-) -> Iterator[tuple[str, Arrays]]:
-    """Random arrays by the model's names of inputs, with integers that the other runtime takes."""
-    graph = variant.compiled.plan.graph
-    seen: list[dict[str, int]] = []
-    for sizes in bindings(graph):
-        sizes = {name: size for name, size in sizes.items() if name not in graph.late_symbols}
-        if sizes in seen:
-            continue
-        seen.append(sizes)
-        failure: Exception | None = None
-        for whole in WHOLE:
-            made = random_arguments(graph, sizes, 1.0, seed, whole)
-            given = dict(zip(names, (made[v.name or ""] for v in graph.inputs), strict=True))
-            try:
-                theirs_of(given)
-            except Exception as error:  # noqa: BLE001  another runtime's own: unfit numbers
-                failure = error
-                continue
-            shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-            yield f"random, {shown or 'fixed sizes'}", given
-            break
-        else:
-            raise OptionError(
-                "the model takes none of the inputs that were made for it",
-                where=", ".join(f"{name}={size}" for name, size in sizes.items()),
-                facts=told(failure) if failure is not None else "",
-                fix="give inputs that it takes: --arrays FILE.npz",
-            )
 
 
 def _suspect(compiled: Any, arrays: Arrays, shapes: Any) -> Suspect | None:
