@@ -28,22 +28,10 @@ def compile_model(
     ],
     dtype: options.DType = "auto",
     target: options.Target = "auto",
-    kv_cache_dtype: Annotated[
-        str, typer.Option(help="How keys and values are stored. Default: as they are computed.")
-    ] = "auto",
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", "-i", help="An argument of a module: 'x=f32[batch, 128]', or 'scale=2.5'."
-        ),
-    ] = None,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option("--dim", help="The sizes that a named dim may have: batch=1..8."),
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Read a .pt2 file, which may run code that it holds.")
-    ] = False,
+    kv_cache_dtype: options.KVCacheDType = "auto",
+    inputs: options.Inputs = None,
+    dims: options.Dims = None,
+    trust: options.Trust = False,
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace an artifact that is there.")
     ] = False,
@@ -98,12 +86,10 @@ def compile_model(
 def _save_module(
     output: Path, model: str, inputs: list, dims: list, dtype: str, target: str, trust: bool
 ) -> None:
-    from ..api.request import parse_dtype
-    from .named_module import compile_named
+    from .named_module import compile_named, options_of
 
-    stored = parse_dtype(dtype, "--dtype")
-    narrow = {} if stored is None or stored.name == "f32" else {"weights_dtype": stored.name}
-    with compile_named(model, inputs, dims, target=target, options=narrow, trust=trust) as compiled:
+    how = options_of(dtype)
+    with compile_named(model, inputs, dims, target=target, options=how, trust=trust) as compiled:
         compiled.save(output)
 
 

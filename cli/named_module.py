@@ -66,6 +66,14 @@ def compile_named(
     return compiled
 
 
+def options_of(dtype: str) -> dict[str, Any]:
+    """What `compile` is given for --dtype. OptionError for one that it does not know."""
+    from ..api.request import parse_dtype
+
+    stored = parse_dtype(dtype, "--dtype")
+    return {} if stored is None or stored.name == "f32" else {"weights_dtype": stored.name}
+
+
 def load_named(text: str, inputs: Sequence[str], dims: Sequence[str], *, trust: bool) -> Named:
     """What is named, with arguments as they are described, or as it says itself."""
     from ..api.compile_module import check_module

@@ -29,6 +29,22 @@ DType = Annotated[
     str, typer.Option(help="How weights are stored: f32, bf16 or f16. Default: the target's own.")
 ]
 Target = Annotated[str, typer.Option(help="auto, cpu, sm_90, ...")]
+KVCacheDType = Annotated[
+    str, typer.Option(help="How keys and values are stored. Default: as they are computed.")
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", "-i", help="An argument of a module: 'x=f32[batch, 128]', or 'scale=2.5'."
+    ),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", help="The sizes that a named dim may have: batch=1..8."),
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Read a .pt2 file, which may run code that it holds.")
+]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")]
 Temperature = Annotated[
     float,

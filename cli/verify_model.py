@@ -22,25 +22,15 @@ def verify(
             " file.py:name, or a .pt2 file; an .onnx file; or the text of a graph (*.ir)."
         ),
     ],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", "-i", help="An argument of a module: 'x=f32[batch, 128]', or 'scale=2.5'."
-        ),
-    ] = None,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option("--dim", help="The sizes that a named dim may have: batch=1..8."),
-    ] = None,
+    inputs: options.Inputs = None,
+    dims: options.Dims = None,
     arrays: Annotated[
         Path | None,
         typer.Option("--arrays", help="Arguments of a module by name, in an .npz file."),
     ] = None,
     dtype: options.DType = "auto",
     target: options.Target = "auto",
-    kv_cache_dtype: Annotated[
-        str, typer.Option(help="How keys and values are stored. Default: as they are computed.")
-    ] = "auto",
+    kv_cache_dtype: options.KVCacheDType = "auto",
     tolerance: Annotated[
         float | None,
         typer.Option(min=0.0, help="The bound, relative to a result's largest magnitude."),
@@ -50,9 +40,7 @@ def verify(
         bool,
         typer.Option("--bisect", help="Where a result is wrong, name the pass or the kernel."),
     ] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Read a .pt2 file, which may run code that it holds.")
-    ] = False,
+    trust: options.Trust = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -125,12 +113,9 @@ def _module(
     find: bool,
     trust: bool,
 ) -> "Verdict":
-    from ..api.request import parse_dtype
     from ..api.verify_module import verify_module
-    from .named_module import as_tensors, load_named, read_arrays
+    from .named_module import as_tensors, load_named, options_of, read_arrays
 
-    stored = parse_dtype(dtype, "--dtype")
-    narrow = {} if stored is None or stored.name == "f32" else {"weights_dtype": stored.name}
     named = load_named(model, inputs, dims, trust=trust)
     kwargs: dict[str, Any] = dict(named.kwargs)
     if arrays is not None:
@@ -141,7 +126,7 @@ def _module(
         kwargs,
         dynamic_shapes=named.dynamic_shapes,
         target=target,
-        options=narrow,
+        options=options_of(dtype),
         given=arrays is not None or named.has_values,
         tolerance=tolerance,
         seed=seed,
