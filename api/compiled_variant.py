@@ -9,6 +9,7 @@ import numpy as np
 from ..frontend.imported import Imported
 from ..ir.target import Target
 from ..ir.types import DTYPES
+from ..passes import Pass
 from ..passes.pipelines import dense
 from ..runtime.device import Device
 from ..runtime.executable import Executable
@@ -24,13 +25,17 @@ class CompiledVariant(ModuleProgram):
     states: Mapping[str, np.ndarray]  # first values of buffers that the module writes
 
 
+def pipeline_of(options: Mapping[str, Any]) -> tuple[Pass, ...]:
+    """The passes that `compile` runs with these options."""
+    narrow = options.get("weights_dtype")
+    return dense(None if narrow is None else DTYPES[narrow])
+
+
 def make_variant(
     imported: Imported, target: Target, options: Mapping[str, Any], device: Device | None
 ) -> CompiledVariant:
     """Compile an imported module, and place it on `device` where that is here."""
-    narrow = options.get("weights_dtype")
-    pipeline = dense(None if narrow is None else DTYPES[narrow])
-    compiled = compile_graph(imported.graph, imported.weights, pipeline, target)
+    compiled = compile_graph(imported.graph, imported.weights, pipeline_of(options), target)
     executable = None
     if device is not None:
         executable = Executable(

@@ -16,14 +16,12 @@ from ..frontend.torch_export import import_module, import_program
 from ..ir.errors import OptionError, told
 from ..ir.evaluate import evaluate
 from ..ir.graph import Graph
-from ..ir.types import DTYPES
 from ..passes.differential import difference
-from ..passes.pipelines import dense
 from ..passes.random_inputs import bindings, random_arguments
 from .bisect import Suspect, bisect
 from .compile_module import compile
 from .compiled_module import CompiledModule
-from .compiled_variant import CompiledVariant
+from .compiled_variant import CompiledVariant, pipeline_of
 
 # of the largest magnitude of a result, by the least precise float dtype that is computed in
 BOUNDS = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "f8e4m3": 0.25, "f8e5m2": 0.5}
@@ -111,7 +109,7 @@ def verify_module(
                 wrong = args_, kwargs_
         suspect = None
         if find and wrong is not None:
-            suspect = _suspect(module, compiled, *wrong, dynamic_shapes, options)
+            suspect = _suspect(module, compiled, *wrong, dynamic_shapes)
         return Verdict("PyTorch, eager", compiled.target.name, tuple(cases), suspect)
 
 
@@ -228,7 +226,6 @@ def _suspect(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     dynamic_shapes: Any,
-    options: Mapping[str, Any] | None,
 ) -> Suspect | None:
     """The import, the first pass or the first kernel that is wrong for a first call."""
     if isinstance(module, torch.export.ExportedProgram):
@@ -241,9 +238,12 @@ def _suspect(
     inputs = imported.signature.flatten(tuple(args), dict(kwargs))
     arguments = {name: to_numpy(tensor) for name, tensor in inputs.items()}
     arguments.update(imported.states)
-    narrow = DTYPES["bf16"] if (options or {}).get("weights_dtype") else None
     return _imported_otherwise(module, imported, arguments, theirs) or bisect(
-        imported.graph, imported.weights, dense(narrow), compiled.target, arguments
+        imported.graph,
+        imported.weights,
+        pipeline_of(compiled._options),
+        compiled.target,
+        arguments,
     )
 
 

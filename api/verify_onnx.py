@@ -8,9 +8,9 @@ import numpy as np
 
 from ..ir.errors import OptionError
 from ..passes.differential import difference
-from ..passes.pipelines import dense
 from .bisect import Suspect, bisect
 from .compile_model import compile, require_onnx
+from .compiled_variant import pipeline_of
 from .verify_module import Arrays, Case, Difference, Verdict, bound_of, random_calls
 
 
@@ -82,4 +82,5 @@ def _suspect(compiled: Any, arrays: Arrays, shapes: Any) -> Suspect | None:
     imported = import_onnx(compiled._file, shapes=shapes)
     values = [arrays[name] for name in compiled.inputs]
     arguments = {v.name or "": np.asarray(x) for v, x in zip(imported.graph.inputs, values)}
-    return bisect(imported.graph, imported.weights, dense(None), compiled.target, arguments)
+    pipeline = pipeline_of(compiled._options)
+    return bisect(imported.graph, imported.weights, pipeline, compiled.target, arguments)
