@@ -1,6 +1,6 @@
 """`verify` for ONNX models: the program beside onnxruntime, or beside the reference of onnx."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ def verify_onnx(
     shapes: Any = None,
     arrays: Arrays | None = None,
     target: str = "auto",
+    options: Mapping[str, Any] | None = None,
     tolerance: float | None = None,
     seed: int = 0,
     find: bool = False,
@@ -34,7 +35,7 @@ def verify_onnx(
     from ..frontend.onnx.other_runtimes import run_elsewhere
 
     reference, theirs_of = run_elsewhere(str(path))
-    with compile(path, dynamic_shapes=shapes, target=target) as compiled:
+    with compile(path, dynamic_shapes=shapes, target=target, options=options) as compiled:
         if arrays is not None:
             compiled.specialize((), arrays)
         if not compiled.variants:

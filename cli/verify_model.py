@@ -53,13 +53,14 @@ def verify(
 
     if model.endswith(".onnx"):
         from ..api.verify_onnx import verify_onnx
-        from .named_module import read_arrays, shapes_of_inputs
+        from .named_module import options_of, read_arrays, shapes_of_inputs
 
         verdict = verify_onnx(
             model,
             shapes=shapes_of_inputs(inputs or [], dims or [], model),
             arrays=None if arrays is None else read_arrays(arrays),
             target=target,
+            options=options_of(dtype),
             tolerance=tolerance,
             seed=seed,
             find=find,

@@ -137,12 +137,16 @@ def test_the_text_of_a_graph(folder, capsys, monkeypatch):
 
 
 def test_an_onnx_model(tmp_path, capsys):
-    """Beside onnxruntime, with a dim of the model's own, and with arrays."""
+    """Beside onnxruntime, with a dim of the model's own, with arrays, and stored narrow."""
     onnx = pytest.importorskip("onnx")
     x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 3])
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["rows", 3])
-    node = onnx.helper.make_node("Tanh", ["x"], ["y"])
-    graph = onnx.helper.make_graph([node], "g", [x], [y])
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["h"]),
+        onnx.helper.make_node("Tanh", ["h"], ["y"]),
+    ]
+    w = onnx.numpy_helper.from_array(np.linspace(-1, 1, 9, dtype=np.float32).reshape(3, 3), "w")
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], [w])
     opsets = [onnx.helper.make_opsetid("", 17)]
     path = tmp_path / "m.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
@@ -151,8 +155,9 @@ def test_an_onnx_model(tmp_path, capsys):
     assert verdict["reference"] in ("onnxruntime", "the reference of onnx")
     assert len(verdict["cases"]) == 3
     np.savez(tmp_path / "a.npz", x=np.ones((2, 3), np.float32))
-    verdict, _ = verify(capsys, path, "--arrays", tmp_path / "a.npz")
+    verdict, _ = verify(capsys, path, "--arrays", tmp_path / "a.npz", "--dtype", "bf16")
     assert [case["what"] for case in verdict["cases"]] == ["the arrays given"]
+    assert verdict["cases"][0]["results"][0]["bound"] == 5e-2
 
 
 def test_a_language_model(tmp_path, capsys):
