@@ -1,6 +1,7 @@
 """`verify` for language models: logits of the engine beside those of transformers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def verify_language_model(
     verdict = Verdict("transformers, float32", used, tuple(cases))
     if not find or verdict.is_right:
         return verdict
-    return Verdict(verdict.reference, used, verdict.cases, _suspect(request, made[-1], progress))
+    return replace(verdict, suspect=_suspect(request, made[-1], progress))
 
 
 def _prompts(vocab_size: int, room: int, seed: int) -> list[list[int]]:
