@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..ir.builder import Builder
 from ..ir.dim import Dim, Expr
-from ..ir.errors import DimError, ShapeError, UnsupportedModel, UnsupportedOp
+from ..ir.errors import DimError, ShapeError, UnsupportedModel
 from ..ir.facts import Facts
 from ..ir.graph import Value
 from ..ir.progress import Progress, unwatched
@@ -24,6 +24,7 @@ from ..ir.types import DType, Shape, TensorType
 from .declined import Declined, Refused
 from .dtypes import as_declared, from_torch, promote
 from .fx_nodes import live_nodes, location, place, target_name
+from .missing import Missing
 from .pairs import REAL_OF, Pair
 from .symbols import SymbolTable
 
@@ -151,15 +152,6 @@ class Call:
 
 
 @dataclass
-class _Missing:
-    """Uses of one operation we cannot import."""
-
-    reason: str
-    count: int = 0
-    first: str = ""
-
-
-@dataclass
 class Importer:
     """Imports one fx graph (and those it calls) into `builder`."""
 
@@ -167,7 +159,7 @@ class Importer:
     table: SymbolTable
     strip: str = ""  # prefix of module paths that is not the user's
     fallback: Handler | None = None  # what imports an operation that is in no table
-    missing: dict[str, _Missing] = field(default_factory=dict)
+    missing: Missing = field(default_factory=Missing)
     places: dict[Value, Value] = field(default_factory=dict)  # a mask -> where it is true
 
     def __post_init__(self) -> None:
@@ -207,22 +199,8 @@ class Importer:
 
     def raise_missing(self) -> None:
         """Raise `UnsupportedOp` with the table of everything that could not be imported."""
-        if not self.missing:
-            return
-        rows = sorted(self.missing.items(), key=lambda item: (-item[1].count, item[0]))
-        names = [name for name, _ in rows]
-        width = max(len(name) for name in names)
-        lines = [
-            f"{name:{width}}  {row.count:4} x  first at {row.first}"
-            + (f": {row.reason}" if row.reason else "")
-            for name, row in rows
-        ]
-        total = sum(row.count for _, row in rows)
-        raise UnsupportedOp(
-            f"{len(rows)} unsupported operation{'s' * (len(rows) > 1)} in {total} places",
-            facts="\n".join(lines),
-            fix="replace them in the module by supported ones (docs/ops.md lists what there is)",
-        )
+        fix = "replace them in the module by supported ones (docs/ops.md lists what there is)"
+        self.missing.raise_all("operation", fix)
 
     # ---- one node --------------------------------------------------------------------------
 
@@ -354,9 +332,7 @@ class Importer:
         return self.run(body.graph, body, inner)
 
     def _miss(self, node: fx.Node, name: str, reason: str) -> Any:
-        row = self.missing.setdefault(name, _Missing(reason))
-        row.count += 1
-        row.first = row.first or place(node, self.strip)
+        self.missing.add(name, place(node, self.strip), reason)
         return POISON
 
 

@@ -164,7 +164,7 @@ class _ModelImport:
         for value in inputs:
             scope.names[value.name] = self._input(value)
         Importer(self.model, self.builder).run(self.graph.node, scope)
-        self.model.missing.raise_all()
+        self.model.missing.raise_all("operator", "replace them in the model by supported ones")
         if self.model.wanted:
             raise NeedsInputs([v.name for v in inputs if v.name in self.model.wanted])
         results, leaves = self._results(scope)

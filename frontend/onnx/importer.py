@@ -17,9 +17,9 @@ from ...ir.evaluate import evaluate
 from ...ir.graph import Graph, Node, Value
 from ...ir.lazy_arrays import LazyArrays
 from ..declined import Declined
+from ..missing import Missing
 from .functions import FunctionBody, body_of
 from .known import Known, OnnxBuilder
-from .missing import Missing
 from .model_file import ModelFile
 from .operators import Call, NeedsValue, Region, find_row, why_refused
 from .scope import NameScope
@@ -71,16 +71,16 @@ class Importer:
                 with self.builder.at(where):
                     results = self._import(node, scope, where)
             except Declined as reason:
-                self._miss(node, where, str(reason), is_asking=isinstance(reason, NeedsValue))
+                if not isinstance(reason, NeedsValue):  # whose numbers are asked for
+                    self._miss(node, where, str(reason))
                 results = [POISON] * len(node.output)
             for name, result in zip(node.output, results):
                 if name:
                     scope.names[name] = result
 
-    def _miss(self, node: NodeProto, where: str, reason: str, is_asking: bool = False) -> None:
-        if not is_asking:
-            domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
-            self.model.missing.add(f"{domain}{node.op_type}", where, reason)
+    def _miss(self, node: NodeProto, where: str, reason: str) -> None:
+        domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
+        self.model.missing.add(f"{domain}{node.op_type}", where, reason)
 
     # ---- one node --------------------------------------------------------------------------
 
