@@ -3,7 +3,6 @@
 import inspect
 import keyword
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import numpy as np
 from ..ir.errors import (
     DeviceError,
     DimError,
-    OptionError,
     ShapeError,
     TilewrightError,
     UnsupportedModel,
@@ -21,20 +19,16 @@ from ..ir.errors import (
     shown,
 )
 from ..ir.types import dtype_of
-from ..passes import Report
 from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
-from ..runtime.device import Device
 from ..runtime.dlpack import view_of
-from .callable_module import CallableModule, Missed, torch_of
-from .compiled_variant import CompiledVariant, make_variant
-from .machine import open_device, resolve_target
+from .callable_module import Missed, torch_of
+from .compiled_variant import CompilingModule
 from .module_artifact import module_artifact
 
 if TYPE_CHECKING:
     from ..frontend.onnx.import_model import ImportedOnnx
 
-MAX_VARIANTS = 8  # programs of one model that are kept
 Shapes = Mapping[str, Any]  # of numbers and names; lists of shapes, and None: see import_onnx
 
 
@@ -51,7 +45,7 @@ def compile_onnx(
     Made now where the model's declared shapes are enough, and for `example_inputs` where they are
     given; else at the first call. See `tilewright.compile`.
     """
-    compiled = CompiledOnnx(source, dict(shapes or {}), target, dict(options or {}))
+    compiled = CompiledOnnx(source, dict(shapes or {}), target, options or {})
     if example_inputs is None:
         compiled.prepare()
     elif isinstance(example_inputs, Mapping):
@@ -61,7 +55,7 @@ def compile_onnx(
     return compiled
 
 
-class CompiledOnnx(CallableModule):
+class CompiledOnnx(CompilingModule):
     """Runs an ONNX model's generated kernels; made by `compile`. Threads may share one.
 
     It is called with arrays by position or by the model's names of inputs, and returns the list of
@@ -82,31 +76,12 @@ class CompiledOnnx(CallableModule):
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(name, kind) for name in self._renamed.values()]
         name = "model" if self._file.path is None else Path(self._file.path).stem
-        super().__init__(name, inspect.Signature(parameters))
-        self._options = options
-        self.target = resolve_target(target)
-        self._device: Device | None = None
+        super().__init__(name, inspect.Signature(parameters), target, options)
         self._postponed: TilewrightError | None = None  # why nothing was compiled at once
         self._wanted: tuple[str, ...] = ()  # inputs whose numbers the graph depends on
         self._declared: set[tuple[bytes, ...]] = set()  # values that were tried as it is declared
         self.outputs = tuple(output.name for output in self._file.proto.graph.output)
         self._packed = packed_outputs(self._file)
-
-    @property
-    def report(self) -> Report:
-        """What the passes did for the newest program."""
-        return self._newest().compiled.report
-
-    @property
-    def fallback_ops(self) -> int:
-        """How many operations of the newest program run on the host."""
-        return self._newest().compiled.fallback_ops
-
-    def close(self) -> None:
-        """Give back memory and libraries, once running calls are done. Later calls raise."""
-        super().close()
-        with self._lock:
-            self._device = None
 
     def save(self, path: str | Path) -> Path:
         """Write an artifact with the programs made so far. -> its path.
@@ -124,10 +99,6 @@ class CompiledOnnx(CallableModule):
             return save_artifact(path, artifact)
 
     # ---- calls -----------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        if self._device is None:
-            self._device = open_device(self.target)
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         named = {self._renamed.get(name, name): value for name, value in kwargs.items()}
@@ -180,11 +151,6 @@ class CompiledOnnx(CallableModule):
         """Compile for these arguments, if no program takes them yet."""
         self._open_if_here()
         self._make(Missed(self._bind(args, kwargs), list(self.variants), [], 0))
-
-    def _open_if_here(self) -> None:
-        if self._device is None:
-            with suppress(DeviceError, OptionError):
-                self._device = open_device(self.target)
 
     def _make(self, missed: Missed) -> int:
         self._check_open()
@@ -265,14 +231,6 @@ class CompiledOnnx(CallableModule):
         except NeedsInputs as error:
             self._wanted = tuple(n for n in self.inputs if n in (*self._wanted, *error.names))
             raise
-
-    def _add(self, imported: "ImportedOnnx") -> None:
-        variant = make_variant(imported, self.target, self._options, self._device)
-        variant.used = next(self._ticks)
-        if len(self.variants) >= MAX_VARIANTS:
-            oldest = min(self.variants, key=lambda each: each.used)
-            self.variants = [each for each in self.variants if each is not oldest]
-        self.variants: list[CompiledVariant] = [*self.variants, variant]
 
 
 def _in_bytes(value: Any) -> Any:

@@ -3,7 +3,6 @@
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,17 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..frontend.dynamic_shapes import has_empty_axes
-from ..frontend.torch_export import Imported, exported_axes, import_module, import_program
+from ..frontend.imported import Imported
+from ..frontend.torch_export import exported_axes, import_module, import_program
 from ..ir.errors import (
-    DeviceError,
     DimError,
-    OptionError,
     ShapeError,
     TilewrightError,
     UnsupportedOp,
 )
 from ..ir.signature import Signature
-from ..passes import Report
 from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
-from ..runtime.device import Device
 from .arguments import (
     changed_axes,
     check_modes,
@@ -35,26 +31,21 @@ from .arguments import (
     is_plain,
     shapes_of,
 )
-from .callable_module import CallableModule, Missed, torch_of
-from .compiled_variant import make_variant
-from .machine import open_device, resolve_target
+from .callable_module import Missed, torch_of
+from .compiled_variant import CompilingModule
 from .module_artifact import module_artifact
 from .snapshot import Snapshot
 
-MAX_VARIANTS = 8  # programs of one module that are kept
 
-
-class CompiledModule(CallableModule):
+class CompiledModule(CompilingModule):
     """Runs the module's generated kernels; made by `compile`. Threads may share one."""
 
     def __init__(self, module: Any, dynamic_shapes: Any, target: str, options: Mapping[str, Any]):
-        super().__init__(type(module).__name__, inspect.signature(module.forward))
+        signature = inspect.signature(module.forward)
+        super().__init__(type(module).__name__, signature, target, options)
         self._module: Any = module  # until there is a snapshot of it
         self._snapshot: Snapshot | None = None
         self._declared = dynamic_shapes
-        self._options = dict(options)
-        self.target = resolve_target(target)
-        self._device: Device | None = None
         self._seen: list[dict[str, tuple[int, ...]]] = []  # shapes of inputs, for each variant made
         self._has_warned = False
         self._is_exported = False  # from a program of torch.export's: no other can be made
@@ -71,24 +62,14 @@ class CompiledModule(CallableModule):
         axes = exported_axes(exported)
         imported = import_program(exported, axes=axes, fallback=not options["strict"])
         module._take(_exported_signature(module._signature, imported.signature))
-        module.variants.append(make_variant(imported, module.target, options, module._device))
+        module._add(imported)
         return module
 
     def close(self) -> None:
         """Give back memory and libraries, once running calls are done. Later calls raise."""
         super().close()
         with self._lock:
-            self._module = self._snapshot = self._device = None
-
-    @property
-    def report(self) -> Report:
-        """What the passes did for the newest program."""
-        return self._newest().compiled.report
-
-    @property
-    def fallback_ops(self) -> int:
-        """How many operations of the newest program are left to PyTorch."""
-        return self._newest().compiled.fallback_ops
+            self._module = self._snapshot = None
 
     def save(self, path: str | Path) -> Path:
         """Write an artifact with the programs made so far. -> its path.
@@ -110,9 +91,7 @@ class CompiledModule(CallableModule):
     # ---- calls -----------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._device is None:
-            # before minutes of compiling, not after
-            self._device = open_device(self.target)
+        super()._start()
         check_modes()
 
     def _check_inputs(self, inputs: Mapping[str, Any], arguments: inspect.BoundArguments) -> None:
@@ -147,12 +126,6 @@ class CompiledModule(CallableModule):
             self._open_if_here()
             self._specialize(arguments, 0, None)
 
-    def _open_if_here(self) -> None:
-        """Open the device; where it is not here, it is compiled for all the same."""
-        if self._device is None:
-            with suppress(DeviceError, OptionError):
-                self._device = open_device(self.target)
-
     def _specialize(
         self, arguments: inspect.BoundArguments, made: int, failure: TilewrightError | None
     ) -> None:
@@ -183,11 +156,10 @@ class CompiledModule(CallableModule):
                 if made or not self._seen:
                     raise
                 imported = self._import(arguments, args, kwargs, None)
-        variant = make_variant(imported, self.target, self._options, self._device)
-        variant.used = next(self._ticks)
+        is_one_gone = self._add(imported)
         self._seen.append(shapes)
-        self._make_room(arguments)
-        self.variants.append(variant)
+        if is_one_gone:
+            self._warn_once(arguments)
 
     def _kept(self) -> Snapshot:
         if self._snapshot is None:
@@ -237,18 +209,12 @@ class CompiledModule(CallableModule):
                 fix="pass what the module itself takes in PyTorch",
             ) from error
 
-    def _make_room(self, arguments: inspect.BoundArguments) -> None:
-        """Let go of the program that was used least recently, with a warning the first time."""
-        if len(self.variants) < MAX_VARIANTS:
-            return
-        oldest = min(
-            (v for v in self.variants if v is not self._current), key=lambda variant: variant.used
-        )
-        self.variants = [variant for variant in self.variants if variant is not oldest]
+    def _warn_once(self, arguments: inspect.BoundArguments) -> None:
+        """Warn, the first time that a program goes for another."""
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{self._name} was compiled more than {MAX_VARIANTS} times, now for"
+                f"{self._name} was compiled more than {len(self.variants)} times, now for"
                 f" {described(arguments.arguments)}: each value of an argument that is no tensor,"
                 " and each size of an axis that cannot be dynamic, is a program. Pass what changes"
                 " as a tensor, or declare sizes: compile(module, dynamic_shapes=...)",

@@ -1,20 +1,26 @@
-"""A program of a model with what it was made of, and how it is made."""
+"""Programs with what they were made of, how they are made, and the callable that makes them."""
 
+import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..frontend.imported import Imported
+from ..ir.errors import DeviceError, OptionError
 from ..ir.target import Target
 from ..ir.types import DTYPES
-from ..passes import Pass
+from ..passes import Pass, Report
 from ..passes.pipelines import dense
 from ..runtime.device import Device
 from ..runtime.executable import Executable
-from .callable_module import ModuleProgram
+from .callable_module import CallableModule, ModuleProgram
 from .compile_graph import Compiled, compile_graph
+from .machine import open_device, resolve_target
+
+MAX_VARIANTS = 8  # programs of one model that are kept
 
 
 @dataclass(eq=False, kw_only=True)
@@ -52,3 +58,54 @@ def make_variant(
         compiled=compiled,
         states=imported.states,
     )
+
+
+class CompilingModule(CallableModule):
+    """A callable that makes its programs when its calls or its user ask for them."""
+
+    def __init__(
+        self, name: str, signature: inspect.Signature, target: str, options: Mapping[str, Any]
+    ):
+        super().__init__(name, signature)
+        self.target = resolve_target(target)
+        self._options = dict(options)
+        self._device: Device | None = None
+
+    @property
+    def report(self) -> Report:
+        """What the passes did for the newest program."""
+        return self._newest().compiled.report
+
+    @property
+    def fallback_ops(self) -> int:
+        """How many operations of the newest program run on the host."""
+        return self._newest().compiled.fallback_ops
+
+    def close(self) -> None:
+        """Give back memory and libraries, once running calls are done. Later calls raise."""
+        super().close()
+        with self._lock:
+            self._device = None
+
+    def _start(self) -> None:
+        if self._device is None:
+            # before minutes of compiling, not after
+            self._device = open_device(self.target)
+
+    def _open_if_here(self) -> None:
+        """Open the device; where it is not here, it is compiled for all the same."""
+        if self._device is None:
+            with suppress(DeviceError, OptionError):
+                self._device = open_device(self.target)
+
+    def _add(self, imported: Imported) -> bool:
+        """Make a program. -> whether the one that was used least recently had to go for it."""
+        variant = make_variant(imported, self.target, self._options, self._device)
+        variant.used = next(self._ticks)
+        is_full = len(self.variants) >= MAX_VARIANTS
+        if is_full:
+            others = (each for each in self.variants if each is not self._current)
+            oldest = min(others, key=lambda each: each.used)
+            self.variants = [each for each in self.variants if each is not oldest]
+        self.variants = [*self.variants, variant]
+        return is_full

@@ -9,7 +9,7 @@ from torch import nn
 from torch.export import Dim
 
 import tilewright
-from tilewright.api import compiled_module
+from tilewright.api import compiled_variant
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(5))
 
@@ -185,7 +185,7 @@ def test_constants_that_change_drop_the_oldest_program_with_one_warning(monkeypa
         def forward(self, x, power=1.0, name="a"):
             return x * power + len(name)
 
-    monkeypatch.setattr(compiled_module, "MAX_VARIANTS", 2)
+    monkeypatch.setattr(compiled_variant, "MAX_VARIANTS", 2)
     compiled = tilewright.compile(Power(), target="cpu")
     for power in (0.5, 2.5):
         torch.testing.assert_close(compiled(X, power), X * power + 1)
