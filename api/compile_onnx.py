@@ -65,10 +65,10 @@ class CompiledOnnx(CompilingModule):
     """
 
     def __init__(self, source: Any, shapes: Shapes, target: str, options: Mapping[str, Any]):
+        from ..frontend.onnx.checks import checked_model
         from ..frontend.onnx.import_model import declared_shapes, packed_outputs
-        from ..frontend.onnx.model_file import open_model
 
-        self._file = open_model(source)
+        self._file = checked_model(source)
         self._shapes: dict[str, Any] = {**declared_shapes(self._file), **shapes}
         self._given_shapes = shapes
         self.inputs = tuple(self._shapes)

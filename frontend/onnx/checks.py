@@ -9,14 +9,25 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from ...ir.errors import CheckpointError, UnsupportedModel, listed, shown
 from .functions import opsets
+from .model_file import ModelFile, Source, open_model
 from .operators import MICROSOFT
 
 _ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 _KIND = AttributeProto.AttributeType
 
 
-def check_model(model: ModelProto, where: str) -> None:
-    """UnsupportedModel for opsets that we do not know, CheckpointError for a graph out of order."""
+def checked_model(source: Source) -> ModelFile:
+    """A model from a file or in memory; reads no weights.
+
+    CheckpointError for what is no model, or for a graph out of order; UnsupportedModel for opsets
+    that are not known.
+    """
+    file = open_model(source)
+    _check(file.proto, str(file.path or ""))
+    return file
+
+
+def _check(model: ModelProto, where: str) -> None:
     if not all(isinstance(text, str) for text in _texts(model)):
         raise CheckpointError("a name in the model is no UTF-8", where=where)
     problems = list(_opset_problems(model))
@@ -31,8 +42,8 @@ def check_model(model: ModelProto, where: str) -> None:
     problems = list(_graph_problems(model.graph, set(), "the graph", versions))
     for function in model.functions:
         known = {**versions, **opsets(function)}
-        where = f"function {function.name}"
-        problems += _node_problems(function.node, set(function.input), where, set(), known)
+        part = f"function {function.name}"
+        problems += _node_problems(function.node, set(function.input), part, set(), known)
     if problems:
         raise CheckpointError(
             "the model's graph is damaged",

@@ -26,11 +26,11 @@ from ...ir.lazy_arrays import LazyArrays
 from ...ir.signature import Constant, Container, Input, Output, Signature, Tree
 from ..imported import Imported, proved
 from . import ops  # noqa: F401  fills the tables
-from .checks import check_model
+from .checks import checked_model
 from .functions import opsets
 from .importer import POISON, Importer, Model
 from .known import Known, OnnxBuilder
-from .model_file import ModelFile, Source, open_model
+from .model_file import ModelFile, Source
 from .narrowing import narrowed
 from .packed import widened
 from .scope import NameScope
@@ -72,7 +72,7 @@ def import_onnx(
     values: Mapping[str, np.ndarray] | None = None,
     name: str = "main",
 ) -> ImportedOnnx:
-    """Import the graph of an ONNX file (a path) or of an onnx.ModelProto.
+    """Import the graph of an ONNX file (a path), an onnx.ModelProto, or what `checked_model` gave.
 
     Axes that the model names are dims, shared by name; axes without a name or size are dims of
     their own. `shapes` gives inputs shapes in place of the declared ones, of numbers and names of
@@ -81,8 +81,7 @@ def import_onnx(
     Raises CheckpointError for a damaged file, UnsupportedOp (one table of all), UnsupportedModel,
     ShapeError or DimError; NeedsInputs where only the numbers of inputs tell what the graph is.
     """
-    file = source if isinstance(source, ModelFile) else open_model(source)
-    check_model(file.proto, str(file.path or ""))
+    file = source if isinstance(source, ModelFile) else checked_model(source)
     ranges: dict[str, Symbol] = {}
     while True:
         job = _ModelImport(file, dict(shapes or {}), dict(values or {}), name, ranges)

@@ -124,5 +124,8 @@ def test_what_is_unsupported_is_listed_at_once():
 def test_what_is_no_model_is_refused():
     with pytest.raises(tilewright.CheckpointError, match="does not exist"):
         tilewright.compile("nowhere.onnx")
+    data = MODEL.SerializeToString().replace(b"in:0", b"in\xff0")
+    with pytest.raises(tilewright.CheckpointError, match="no UTF-8"):
+        tilewright.compile(onnx.ModelProto.FromString(data), target="cpu")
     with pytest.raises(OptionError, match="shapes or values are given for 'y'"):
         tilewright.import_onnx(MODEL, shapes={"y": (1,)})

@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tilewright.frontend.onnx.import_model import import_onnx
+from tilewright.ir.errors import CheckpointError
 from tilewright.ir.evaluate import evaluate
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -71,3 +72,21 @@ def test_a_file_is_the_same_as_the_model_in_memory(tmp_path):
     onnx.save(big, tmp_path / "m.onnx")
     x = np.ones(200, np.float32)
     np.testing.assert_array_equal(run(tmp_path / "m.onnx", x), run(big, x))
+
+
+def test_a_damaged_graph_is_told_with_the_file_that_it_is_in(tmp_path):
+    opset = [helper.make_opsetid("", 17)]
+    same = helper.make_node("Identity", ["a"], ["b"])
+    function = helper.make_function("own", "Same", ["a"], ["b"], [same], opset)
+    damaged = model(
+        [("Relu", ["nothing"], ["y"])],
+        [("x", F, [2])],
+        [("y", F)],
+        functions=[function],
+        domains=["own"],
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(damaged.SerializeToString())
+    with pytest.raises(CheckpointError, match="which nothing computes") as caught:
+        import_onnx(path)
+    assert caught.value.where == str(path)
