@@ -8,9 +8,10 @@ import torch
 from ..ir import switches
 from ..ir.errors import OptionError, UnsupportedModel
 from .compiled_module import CompiledModule
+from .compiled_variant import PIPELINE_OPTIONS, read_options
 
 # `fallback` asked for calls of PyTorch before they were the rule
-OPTIONS: dict[str, tuple] = {"weights_dtype": (None, "bf16"), "fallback": ("eager",)}
+OPTIONS = {**PIPELINE_OPTIONS, "fallback": ("eager",)}
 
 
 def compile(
@@ -110,24 +111,3 @@ def check_module(module: Any) -> None:
             facts=f"it is a {type(module).__name__}",
             fix="write one: it is what is compiled",
         )
-
-
-def read_options(
-    options: Mapping[str, Any] | None, choices: Mapping[str, Sequence[Any]]
-) -> dict[str, Any]:
-    """The options given. OptionError for a name or a value that is not among `choices`."""
-    if options is not None and not isinstance(options, Mapping):
-        raise OptionError(
-            f"options is a {type(options).__name__}",
-            facts=f"it is a dict of {', '.join(choices)}",
-        )
-    given = dict(options or {})
-    for name, value in given.items():
-        if name not in choices:
-            raise OptionError(f"no option named {name!r}", facts=f"options: {', '.join(choices)}")
-        if value not in choices[name]:
-            raise OptionError(
-                f"option {name} is {value!r}",
-                facts=f"choices: {', '.join(map(repr, choices[name]))}",
-            )
-    return given

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..frontend.onnx.packed import wide
+from ..ir import switches
 from ..ir.errors import (
     DeviceError,
     DimError,
@@ -23,7 +25,7 @@ from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
 from ..runtime.dlpack import view_of
 from .callable_module import Missed, torch_of
-from .compiled_variant import CompilingModule
+from .compiled_variant import PIPELINE_OPTIONS, CompilingModule, read_options
 from .module_artifact import module_artifact
 
 if TYPE_CHECKING:
@@ -45,7 +47,9 @@ def compile_onnx(
     Made now where the model's declared shapes are enough, and for `example_inputs` where they are
     given; else at the first call. See `tilewright.compile`.
     """
-    compiled = CompiledOnnx(source, dict(shapes or {}), target, options or {})
+    switches.check()
+    given = read_options(options, PIPELINE_OPTIONS)
+    compiled = CompiledOnnx(source, dict(shapes or {}), target, given)
     if example_inputs is None:
         compiled.prepare()
     elif isinstance(example_inputs, Mapping):
@@ -69,9 +73,10 @@ class CompiledOnnx(CompilingModule):
         from ..frontend.onnx.import_model import declared_shapes, packed_outputs
 
         self._file = checked_model(source)
-        self._shapes: dict[str, Any] = {**declared_shapes(self._file), **shapes}
+        declared = declared_shapes(self._file)
+        self.inputs = tuple(declared)
+        self._shapes: dict[str, Any] = {**declared, **shapes}
         self._given_shapes = shapes
-        self.inputs = tuple(self._shapes)
         self._renamed = _parameters(self.inputs)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(name, kind) for name in self._renamed.values()]
@@ -115,7 +120,7 @@ class CompiledOnnx(CompilingModule):
         given.update({name: _in_bytes(value) for name, value in given.items()})
         for name in self._wanted:
             parameter = self._renamed[name]
-            arguments.arguments[parameter] = _host_array(name, arguments.arguments[parameter])
+            given[parameter] = _host_array(name, given[parameter])
         return arguments
 
     def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
@@ -238,7 +243,7 @@ def _in_bytes(value: Any) -> Any:
     dtype = dtype_of(value.dtype) if isinstance(value, np.ndarray) else None
     if dtype is None or not dtype.is_packed:
         return value
-    return value.astype(np.int8 if dtype.kind == "int" else np.uint8)
+    return value.astype(wide(dtype).numpy)
 
 
 def _is_size(dim: int | str) -> bool:

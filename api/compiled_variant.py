@@ -1,7 +1,7 @@
 """Programs with what they were made of, how they are made, and the callable that makes them."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from .compile_graph import Compiled, compile_graph
 from .machine import open_device, resolve_target
 
 MAX_VARIANTS = 8  # programs of one model that are kept
+PIPELINE_OPTIONS: dict[str, tuple] = {"weights_dtype": (None, "bf16")}  # and their choices
 
 
 @dataclass(eq=False, kw_only=True)
@@ -58,6 +59,27 @@ def make_variant(
         compiled=compiled,
         states=imported.states,
     )
+
+
+def read_options(
+    options: Mapping[str, Any] | None, choices: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
+    """The options given. OptionError for a name or a value that is not among `choices`."""
+    if options is not None and not isinstance(options, Mapping):
+        raise OptionError(
+            f"options is a {type(options).__name__}",
+            facts=f"it is a dict of {', '.join(choices)}",
+        )
+    given = dict(options or {})
+    for name, value in given.items():
+        if name not in choices:
+            raise OptionError(f"no option named {name!r}", facts=f"options: {', '.join(choices)}")
+        if value not in choices[name]:
+            raise OptionError(
+                f"option {name} is {value!r}",
+                facts=f"choices: {', '.join(map(repr, choices[name]))}",
+            )
+    return given
 
 
 class CompilingModule(CallableModule):

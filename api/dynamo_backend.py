@@ -34,7 +34,7 @@ from ..runtime.device import Device
 from ..runtime.executable import Executable
 from .callable_module import without_history
 from .compile_graph import compile_graph
-from .compile_module import read_options
+from .compiled_variant import read_options
 from .machine import open_device, resolve_target
 
 MAX_PACKED = 64  # sets of weights that one graph keeps packed
