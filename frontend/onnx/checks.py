@@ -9,7 +9,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from ...ir.errors import CheckpointError, UnsupportedModel, listed, shown
 from .functions import opsets
-from .model_file import ModelFile, Source, open_model
+from .model_file import ModelFile, Source, domain_of, open_model
 from .operators import MICROSOFT
 
 _ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
@@ -70,7 +70,7 @@ def _texts(model: ModelProto) -> Iterator[Any]:
 
 
 def _opset_problems(model: ModelProto) -> Iterator[str]:
-    functions = {"" if f.domain == "ai.onnx" else f.domain for f in model.functions}
+    functions = set(map(domain_of, model.functions))
     versions = opsets(model)
     if not versions:
         yield "it names no opset"
@@ -81,7 +81,7 @@ def _opset_problems(model: ModelProto) -> Iterator[str]:
             newest = known.get(domain, 1 << 30)
             if not 1 <= version <= newest:
                 yield f"{where}{domain or 'ai.onnx'} {version}: known are 1 to {newest}"
-    named = {node.domain for node in _all_nodes(model)} - {"ai.onnx"}
+    named = set(map(domain_of, _all_nodes(model)))
     for domain in sorted(named - known.keys() - functions - {MICROSOFT}):
         yield f"domain {shown(domain)}, whose operators are in no table and no function"
     for domain in sorted((named & (known.keys() | {MICROSOFT})) - versions.keys()):
@@ -161,7 +161,7 @@ def _attribute_problems(node: NodeProto, versions: Mapping[str, int]) -> Iterato
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) < len(names):
         yield f"its attributes {', '.join(map(shown, names))} name one twice"
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = domain_of(node)
     kinds = _kinds(node.op_type, versions.get(domain, 0), domain)
     for attribute in node.attribute:
         kind = kinds.get(attribute.name, attribute.type)

@@ -8,7 +8,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 from ...ir.graph import Value
-from .model_file import ModelFile
+from .model_file import ModelFile, domain_of
 from .tensors import ELEMENT_TYPES
 
 
@@ -31,7 +31,7 @@ def body_of(
     attributes: Mapping[str, AttributeProto],
 ) -> FunctionBody | None:
     """The function that a node calls; None where its operator is none."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = domain_of(node)
     function = file.functions.get((domain, node.op_type, node.overload))
     if function is None:
         function = _defined(domain, node, version, operands, attributes)
@@ -49,7 +49,7 @@ def body_of(
 
 def opsets(proto: Any) -> dict[str, int]:
     """The opset of each domain that a model or a function names."""
-    return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in proto.opset_import}
+    return {domain_of(opset): opset.version for opset in proto.opset_import}
 
 
 def _defined(

@@ -274,9 +274,7 @@ class _ModelImport:
             found = make_symbol(_identifier(otherwise, self.builder.symbols))
         for name in symbols_of(found):
             known = self.declared.setdefault(name, self.ranges.get(name, Symbol(name)))
-            step = (
-                known.multiple
-            )  # a dim of steps goes together with others where this one does not
+            step = known.multiple  # a dim of steps goes together with others, where this does not
             hi = None if known.hi is None else known.hi // step
             self.builder.symbols.setdefault(name, Symbol(name, -(-known.lo // step), hi))
             found = substitute(found, {name: make_symbol(name) * step})

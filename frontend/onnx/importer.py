@@ -20,7 +20,7 @@ from ..declined import Declined
 from ..missing import Missing
 from .functions import FunctionBody, body_of
 from .known import Known, OnnxBuilder
-from .model_file import ModelFile
+from .model_file import ModelFile, domain_of
 from .operators import Call, NeedsValue, Region, find_row, why_refused
 from .scope import NameScope
 from .sizes import computed
@@ -53,8 +53,8 @@ class Model:
 class Importer:
     """Imports nodes into one graph of ours."""
 
-    def __init__(self, model: Model, builder: OnnxBuilder, outer: "Importer | None" = None):
-        self.model, self.builder, self.outer = model, builder, outer
+    def __init__(self, model: Model, builder: OnnxBuilder):
+        self.model, self.builder = model, builder
         self._constants: dict[Value, np.ndarray | None] = {}
         self._sizes: dict[Value, tuple[Dim, ...]] = {}
 
@@ -79,13 +79,13 @@ class Importer:
                     scope.names[name] = result
 
     def _miss(self, node: NodeProto, where: str, reason: str) -> None:
-        domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
-        self.model.missing.add(f"{domain}{node.op_type}", where, reason)
+        named = [domain_of(node), node.op_type]
+        self.model.missing.add(".".join(filter(None, named)), where, reason)
 
     # ---- one node --------------------------------------------------------------------------
 
     def _import(self, node: NodeProto, scope: NameScope, where: str) -> Sequence[Any]:
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domain_of(node)
         operands = [scope.find(name) if name else None for name in node.input]
         if any(x is POISON for x in operands):
             return [POISON] * len(node.output)
@@ -203,7 +203,7 @@ class Importer:
     ) -> Region:
         """A sub-graph with a builder of its own; `formals` are types of inputs, or values."""
         builder = OnnxBuilder(name, self.builder.symbols.values(), self.builder)
-        inner = Importer(self.model, builder, self)
+        inner = Importer(self.model, builder)
         arguments = [
             builder.input(f"x{i}", formal.shape, formal.dtype)
             if isinstance(formal, types.TensorType)

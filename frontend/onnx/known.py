@@ -150,8 +150,8 @@ class OnnxBuilder(Builder):
         if self.outer is not None:
             return self._capture(value)
         name, number = value.name or "constant", 1
-        taken = {v.name for v in self.inputs} | self.stored.keys()
-        while name in taken:
+        inputs = {v.name for v in self.inputs}
+        while name in inputs or name in self.stored:
             number += 1
             name = f"{value.name or 'constant'}_{number}"
         self.stored[name] = value.lazy

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, ModelProto, TensorProto
+from onnx import FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
 from ...ir.errors import CheckpointError, OptionError, listed, shown
 from ...ir.lazy_arrays import LazyArray
@@ -34,10 +34,7 @@ class ModelFile:
     @cached_property
     def functions(self) -> dict[tuple[str, str, str], FunctionProto]:
         """The model's own functions, by domain, name and overload."""
-        return {
-            ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f
-            for f in self.proto.functions
-        }
+        return {(domain_of(f), f.name, f.overload): f for f in self.proto.functions}
 
     def initializers(self) -> dict[str, LazyArray]:
         """The arrays of the graph's initializers. CheckpointError lists all that is wrong."""
@@ -108,6 +105,11 @@ class ModelFile:
         if length < 0 or offset + length > size:
             return f"it is at {offset} to {offset + length} of the {size} bytes of {location}"
         return path, ByteRange(offset, offset + length)
+
+
+def domain_of(proto: NodeProto | FunctionProto | OperatorSetIdProto) -> str:
+    """The domain that a part of a model is of: ONNX's own, which has two names, is ""."""
+    return "" if proto.domain == "ai.onnx" else proto.domain
 
 
 def open_model(source: Source) -> ModelFile:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...ir import types
 from ...ir.dim import Dim, Expr, divide_exactly, floordiv, maximum, minimum, mod, product
+from ...ir.facts import Facts
 from ...ir.types import DType
 from .known import MAX_DIMS, Known
 from .tensors import dtype_of_element
@@ -143,13 +144,11 @@ def _decided(proved: Callable[..., bool], refuted: Callable[..., bool]) -> Rule:
 
 
 _COMPARISONS: dict[str, Rule] = {
-    "Equal": _decided(lambda f, x, y: f.proved_eq(x, y), lambda f, x, y: f.proved_ne(x, y)),
-    "Less": _decided(lambda f, x, y: f.proved_lt(x, y), lambda f, x, y: f.proved_le(y, x)),
-    "Greater": _decided(lambda f, x, y: f.proved_lt(y, x), lambda f, x, y: f.proved_le(x, y)),
-    "LessOrEqual": _decided(lambda f, x, y: f.proved_le(x, y), lambda f, x, y: f.proved_lt(y, x)),
-    "GreaterOrEqual": _decided(
-        lambda f, x, y: f.proved_le(y, x), lambda f, x, y: f.proved_lt(x, y)
-    ),
+    "Equal": _decided(Facts.proved_eq, Facts.proved_ne),
+    "Less": _decided(Facts.proved_lt, lambda f, x, y: f.proved_le(y, x)),
+    "Greater": _decided(lambda f, x, y: f.proved_lt(y, x), Facts.proved_le),
+    "LessOrEqual": _decided(Facts.proved_le, lambda f, x, y: f.proved_lt(y, x)),
+    "GreaterOrEqual": _decided(lambda f, x, y: f.proved_le(y, x), Facts.proved_lt),
 }
 
 

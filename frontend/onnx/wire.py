@@ -48,13 +48,14 @@ def split(data: memoryview) -> Split:
             continue
         graph: list[bytes] = []
         for part in _fields(data, field.begin, field.end):
-            kept = bytes(data[part.start : part.end]) if part.number != INITIALIZER else None
-            if kept is None and part.kind == _LEN:
-                kept, place = _without_data(data, part)
-                if place is not None:
-                    places[count] = place
-                count += 1
-            graph.append(bytes(data[part.start : part.end]) if kept is None else kept)
+            if part.number != INITIALIZER or part.kind != _LEN:
+                graph.append(bytes(data[part.start : part.end]))
+                continue
+            kept, place = _without_data(data, part)
+            graph.append(kept)
+            if place is not None:
+                places[count] = place
+            count += 1
         model.append(_message(GRAPH, b"".join(graph)))
     return Split(b"".join(model), places)
 
