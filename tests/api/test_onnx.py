@@ -3,25 +3,14 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import tilewright
 from tilewright.ir.errors import DimError, OptionError, ShapeError, UnsupportedOp
 
+from ..onnx.graphs import model
+
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
-
-
-def model(nodes, inputs, outputs, weights=None):
-    """A ModelProto; nodes are (operator, inputs, outputs), inputs (name, element type, shape)."""
-    graph = helper.make_graph(
-        [helper.make_node(*node) for node in nodes],
-        "g",
-        [helper.make_tensor_value_info(*each) for each in inputs],
-        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs],
-        [onnx.numpy_helper.from_array(a, n) for n, a in (weights or {}).items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-
 
 W = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 MODEL = model(
@@ -127,5 +116,9 @@ def test_what_is_no_model_is_refused():
     data = MODEL.SerializeToString().replace(b"in:0", b"in\xff0")
     with pytest.raises(tilewright.CheckpointError, match="no UTF-8"):
         tilewright.compile(onnx.ModelProto.FromString(data), target="cpu")
+    with pytest.raises(OptionError, match="no option named 'weight_dtype'"):
+        tilewright.compile(MODEL, options={"weight_dtype": "bf16"})
+    with pytest.raises(OptionError, match="shapes or values are given for 'y'"):
+        tilewright.compile(MODEL, [np.ones((2, 3), np.float32)], dynamic_shapes={"y": (1,)})
     with pytest.raises(OptionError, match="shapes or values are given for 'y'"):
         tilewright.import_onnx(MODEL, shapes={"y": (1,)})

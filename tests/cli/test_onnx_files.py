@@ -5,24 +5,24 @@ import json
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 import tilewright
 from tilewright.cli.app import run
 
+from ..onnx.graphs import model
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Mul", ["x", "w"], ["y"]), helper.make_node("Tanh", ["y"], ["z"])],
-        "net",
-        [value("x", TensorProto.FLOAT, ["rows", 4])],
-        [value("z", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.float32([1, 2, 3, 4]), "w")],
+    net = model(
+        [("Mul", ["x", "w"], ["y"]), ("Tanh", ["y"], ["z"])],
+        [("x", TensorProto.FLOAT, ["rows", 4])],
+        [("z", TensorProto.FLOAT)],
+        {"w": np.float32([1, 2, 3, 4])},
     )
     path = tmp_path_factory.mktemp("onnx") / "net.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(net, path)
     return path
 
 

@@ -9,20 +9,9 @@ from tilewright.frontend.onnx.import_model import import_onnx
 from tilewright.ir.errors import CheckpointError
 from tilewright.ir.evaluate import evaluate
 
+from ..onnx.graphs import model
+
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
-
-
-def model(nodes, inputs, outputs, weights=(), opset=17, functions=(), domains=()):
-    """A ModelProto; inputs are (name, element type, shape), outputs (name, element type)."""
-    graph = helper.make_graph(
-        [helper.make_node(*n[:3], **(n[3] if len(n) > 3 else {})) for n in nodes],
-        "g",
-        [helper.make_tensor_value_info(*i) for i in inputs],
-        [helper.make_tensor_value_info(*o, None) for o in outputs],
-        [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in dict(weights).items()],
-    )
-    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
-    return helper.make_model(graph, opset_imports=opsets, functions=functions)
 
 
 def run(proto, *arrays, **options):
