@@ -145,10 +145,10 @@ class Contraction:
         x = _ordered(x, self.x, "mk")
         index = None
         if self.is_grouped:
-            *ws, index = ws
-            index = checked_index("grouped_matmul", index, ws[0].shape[0])
-        ws = [_ordered(w, roles, "kn") for w, roles in zip(ws, self.ws, strict=True)]
-        sums = [x @ w if index is None else (x[:, :, None] * w[index]).sum(1) for w in ws]
+            index = checked_index("grouped_matmul", ws[-1], ws[0].shape[0])
+            ws = ws[:-1]
+        matrices = [_ordered(w, roles, "kn") for w, roles in zip(ws, self.ws, strict=True)]
+        sums = [x @ w if index is None else (x[:, :, None] * w[index]).sum(1) for w in matrices]
         return evaluate_scalar(self.tree, {f"acc{i}": acc for i, acc in enumerate(sums)}, {})
 
 

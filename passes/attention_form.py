@@ -144,10 +144,12 @@ class _Reader:
             return None
         if node.op.name == "add":
             for scores, other in (node.operands, node.operands[::-1]):
-                if _has_product(scores) and (hidden := _filled(scores, other)) is not None:
+                if scores.node is None or not _has_product(scores):
+                    continue
+                if (hidden := _filled(scores.node, other.node)) is not None:
                     self.inside += [node, scores.node]
                     return hidden
-                if _has_product(scores) and not _has_product(other):
+                if not _has_product(other):
                     self.inside.append(node)
                     return MaskStep("add", other), scores
         if node.op.name == "where":
@@ -191,10 +193,9 @@ class _Reader:
         return value, scale
 
 
-def _filled(kept: Value, filled: Value) -> tuple[MaskStep, Value] | None:
+def _filled(left: Node, right: Node | None) -> tuple[MaskStep, Value] | None:
     """scores * c + low * (1 - c), of a c of 0 and 1  ->  the mask, the scores"""
-    left, right = kept.node, filled.node
-    if left is None or right is None or not left.op.name == right.op.name == "mul":
+    if right is None or not left.op.name == right.op.name == "mul":
         return None
     for scores, seen in (left.operands, left.operands[::-1]):
         for factor, unseen in (right.operands, right.operands[::-1]):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..ir.builder import Builder
+from ..ir.builder import Builder, Rebuilder
 from ..ir.dim import Dim, product
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import broadcast_shapes
@@ -121,7 +121,7 @@ def _narrow_operands(b: Builder, node: Node, operands: Sequence[Value]) -> Seque
 
 
 def _reshaped_first(
-    graph: Graph, b: Builder, node: Node, operands: Sequence[Value]
+    graph: Graph, b: Rebuilder, node: Node, operands: Sequence[Value]
 ) -> Sequence[Value] | None:
     """reshape(f(reshape(x), ..)) that parts the axes which the others joined  ->  f(x, ..)"""
     (value,) = node.operands
@@ -132,16 +132,18 @@ def _reshaped_first(
     if runs is None or len(graph.uses[value]) != 1:
         return None
     parts = []
-    for operand in operands[0].node.operands:
+    for operand in (b[v] for v in inner.operands):
         shape: tuple[Dim, ...] = ()
         for run, size in zip(runs[len(runs) - operand.type.rank :], operand.shape):
             shape += run if size != 1 else (1,) * len(run)
         maker = operand.node
         if operand.type.rank:
-            is_joined = maker is not None and maker.op.name == "reshape"
-            if not is_joined or _large(maker.operands[0].shape) != _large(shape):
+            if maker is None or maker.op.name != "reshape":
                 return None
-            operand = b.reshape(maker.operands[0], shape=shape)
+            (source,) = maker.operands
+            if _large(source.shape) != _large(shape):
+                return None
+            operand = b.reshape(source, shape=shape)
         parts.append(operand)
     findings.current().fire("reshaped_first")
     return b.node(inner.op, parts, inner.attrs).results

@@ -42,6 +42,7 @@ class _Sink:
     def __call__(self, b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
         if node.op.name == "conv":
             findings.current().fire("conv")
+            assert node.op.decomposition is not None, "convolutions are taken apart"
             result = node.op.decomposition(b, *operands, **node.attrs)
             last = result.node
             self.turned[result] = last.operands[0], last.attrs["perm"]

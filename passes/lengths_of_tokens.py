@@ -26,10 +26,12 @@ class LengthsOfTokens(Pass):
 
     def run(self, graph: Graph) -> Graph:
         positions = next((v for v in graph.inputs if v.name == POSITION_IDS), None)
-        largest = [n for n in graph.nodes if positions is not None and _is_largest(n, positions)]
+        if positions is None:
+            return graph
+        largest = frozenset(n for n in graph.nodes if _is_largest(n, positions))
         if not largest:
             return graph
-        made = _Chooser(graph, positions.shape[1]).run(frozenset(largest))
+        made = _Chooser(graph, positions.shape[1]).run(largest)
         if isinstance(made, Node):
             findings.current().decline("length", f"{made.op.name} of a length is not a choice")
             return graph

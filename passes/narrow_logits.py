@@ -116,6 +116,7 @@ def apply(
 def rows_at(b: Builder, x: Value, index: Value, axis: int, tokens: str) -> Value:
     """The rows of the tokens `index` along an axis that has some for each."""
     shape, each = x.shape, divide_exactly(x.shape[axis], symbol(tokens))
+    assert each is not None, "a token axis has as many rows for each token"
     if each != 1:
         x = b.reshape(x, shape=(*shape[:axis], symbol(tokens), each, *shape[axis + 1 :]))
     x = b.gather(x, index, axis=axis)

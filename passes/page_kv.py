@@ -77,8 +77,9 @@ def decide(graph: Graph, facts: TokenFacts, kv_dtype: DType | None) -> dict[Node
             continue
         (k, v), window = node.operands[1:3], _scores(facts, node).window
         if (k, v, window) not in made:
-            pools = (_pool(f"{n}_{len(made)}", x, kv_dtype) for n, x in (("k", k), ("v", v)))
-            made[k, v, window] = LayerKV(*pools, window)
+            keys = _pool(f"k_{len(made)}", k, kv_dtype)
+            values = _pool(f"v_{len(made)}", v, kv_dtype)
+            made[k, v, window] = LayerKV(keys, values, window)
         layers[node] = made[k, v, window]
     if problems:
         raise UnsupportedModel(

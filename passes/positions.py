@@ -12,7 +12,7 @@ from math import isfinite
 
 import numpy as np
 
-from ..ir.dim import Dim, DimCall, symbol, symbols_of
+from ..ir.dim import Atom, Dim, symbol, symbols_of
 from ..ir.graph import Graph, Node, Value
 from ..ir.index_map import Fill, Index, Number, Read
 from ..ir.indexing import broadcast_index
@@ -57,7 +57,8 @@ def read_scores(graph: Graph, node: Node) -> Scores | str:
     """What the mask and the sinks of an attention say; a text tells why that cannot be read."""
     q, k, _, *others = node.operands
     mask, sinks = (*others, None, None)[:2]
-    found = read_bias(graph, mask, *q.shape[-3:-1], k.shape[-2], is_free=sinks is None)
+    (heads, queries), keys = q.shape[-3:-1], k.shape[-2]
+    found = read_bias(graph, mask, heads, queries, keys, is_free=sinks is None)
     if isinstance(found, str):
         return found
     columns, sink = found.columns, None
@@ -90,7 +91,8 @@ def read_bias(
         is_one = all(d == 1 for d in part.shape[:-3]) and queries == keys
         if not is_one or not reader.take(part, index):
             return "its mask was not recognized as causal, or made of positions alone"
-    seen, bias = _joined("and", reader.seen), _joined("add", reader.biases)
+    seen = _joined("and", reader.seen) if reader.seen else None
+    bias = _joined("add", reader.biases) if reader.biases else None
     if any("tokens" in _names(c) for c in reader.seen):
         return "its mask tells how many tokens there are"
     if seen is not None and not _sees_itself(seen):
@@ -102,12 +104,18 @@ def read_bias(
             return "its mask tells how many tokens there are"
         last = Scalar("add", (Scalar("arg", value="position"), Scalar("const", value=1)))
         bias = substitute(bias, {"tokens": last})
-    texts = (None if tree is None else scalar_text(tree) for tree in (seen, bias))
-    return Scores(reading.is_causal, reading.window, *texts, tuple(reader.columns), None)
+    return Scores(
+        reading.is_causal,
+        reading.window,
+        None if seen is None else scalar_text(seen),
+        None if bias is None else scalar_text(bias),
+        tuple(reader.columns),
+        None,
+    )
 
 
-def _joined(fn: str, parts: list[Scalar]) -> Scalar | None:
-    return reduce(lambda x, y: Scalar(fn, (x, y)), parts) if parts else None
+def _joined(fn: str, parts: list[Scalar]) -> Scalar:
+    return reduce(lambda x, y: Scalar(fn, (x, y)), parts)
 
 
 def _names(tree: Scalar) -> frozenset[str]:
@@ -119,14 +127,16 @@ def _beside(tree: Scalar, name: str) -> frozenset[str] | None:
     if tree.fn == "arg" or name not in _names(tree):
         return frozenset()
     having = [a for a in tree.args if name in _names(a)]
-    found = [_beside(a, name) for a in having]
-    if None in found or tree.fn not in ("add", "sub", "neg", "mul"):
+    is_product = tree.fn == "mul"
+    if tree.fn not in ("add", "sub", "neg", "mul") or (is_product and len(having) > 1):
         return None
-    if tree.fn == "mul":
-        if len(having) > 1:
+    beside: frozenset[str] = frozenset()
+    for arg in tree.args:
+        found = _names(arg) if is_product and arg not in having else _beside(arg, name)
+        if found is None:
             return None
-        found += [_names(a) for a in tree.args if a not in having]
-    return frozenset().union(*found)
+        beside |= found
+    return beside
 
 
 def _sees_itself(seen: Scalar) -> bool:
@@ -190,14 +200,15 @@ class _Reader(MaskReader):
         if column is not None or node is None:
             return column
         if node.op.tree is not None:
-            operands = {
-                name: self.expression(v, broadcast_index(index, v.type))
-                for name, v in zip(node.op.operands, node.operands)
-            }
-            if None in operands.values():
-                return None
+            operands: dict[str, Scalar] = {}
+            for name, v in zip(node.op.operands, node.operands):
+                found = self.expression(v, broadcast_index(index, v.type))
+                if found is None:
+                    return None
+                operands[name] = found
             if node.op.is_cast:
-                return _cast(*operands.values(), node)
+                (x,) = operands.values()
+                return _cast(x, node)
             if node.operands[0].dtype is not bool_ and functions_of(node.op.tree) & OF_BITS:
                 return None
             attrs = {n: Scalar("const", value=v) for n, v in node.attrs.items()}
@@ -208,7 +219,7 @@ class _Reader(MaskReader):
             case Fill(fill):
                 return Scalar("const", value=fill) if isfinite(fill) else None
             case Number(dim):
-                return self.of_dim(dim)
+                return self.of_dim(dim) if symbols_of(dim).issubset(self.positions) else None
         return None
 
     def column(self, value: Value, index: Index) -> Scalar | None:
@@ -222,26 +233,22 @@ class _Reader(MaskReader):
             self.columns.append(value)
         return Scalar("arg", value=f"head{self.columns.index(value)}")
 
-    def of_dim(self, dim: Dim) -> Scalar | None:
-        """A dim over the positions of query and key; None where it is of other symbols."""
+    def of_dim(self, dim: Dim) -> Scalar:
+        """A dim of no symbols but the positions of query and key, and the number of tokens."""
         if isinstance(dim, int):
             return Scalar("const", value=dim)
-        if symbols_of(dim) - self.positions.keys():
-            return None
         terms = []
         for monomial, coefficient in dim.terms:
-            factors = [
-                self.positions.get(a) or self.of_call(a)
-                for a, power in monomial
-                for _ in range(power)
-            ]
+            factors = [self.of_atom(atom) for atom, power in monomial for _ in range(power)]
             if coefficient != 1 or not factors:
                 factors.append(Scalar("const", value=coefficient))
             terms.append(_joined("mul", factors))
         return _joined("add", terms)
 
-    def of_call(self, call: DimCall) -> Scalar:
-        return Scalar(CALLS[call.op], tuple(self.of_dim(a) for a in call.args))
+    def of_atom(self, atom: Atom) -> Scalar:
+        if isinstance(atom, str):
+            return self.positions[atom]
+        return Scalar(CALLS[atom.op], tuple(self.of_dim(a) for a in atom.args))
 
 
 def _cast(x: Scalar, node: Node) -> Scalar | None:

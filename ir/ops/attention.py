@@ -262,9 +262,11 @@ def score_trees(
     """The expressions of `paged_attention`, parsed. TypeError where one cannot be read."""
     names = "position", "key"
     heads = (f"head{i}" for i in range(columns))
-    given = (seen, names), (bias, (*names, *heads))
     try:
-        return tuple(None if text is None else parse_scalar(text, n, ()) for text, n in given)
+        return (
+            None if seen is None else parse_scalar(seen, names, ()),
+            None if bias is None else parse_scalar(bias, (*names, *heads), ()),
+        )
     except (KeyError, RecursionError, SyntaxError, ValueError) as error:
         raise TypeError(f"seen is {seen!r}, bias is {bias!r}: {error}") from error
 

@@ -39,8 +39,8 @@ def _regrouped(index, shape, to, facts):
     front = next((i for i in range(least) if shape[i] != to[i]), least)
     back = next((i for i in range(least - front) if shape[-1 - i] != to[-1 - i]), least - front)
     inner = slice(front, len(shape) - back)
-    between = linearize(index[inner], shape[inner])
-    between = delinearize(between, to[front : len(to) - back], facts)
+    offset = linearize(index[inner], shape[inner])
+    between = delinearize(offset, to[front : len(to) - back], facts)
     return (*index[:front], *between, *index[inner.stop :])
 
 
