@@ -5,7 +5,7 @@ import numpy as np
 from ..dim import product
 from ..op import op
 from ..types import f32
-from .view import window_span
+from .view import num_windows
 
 Ints = tuple[int, ...]
 TOGETHER = 32  # outputs of small groups that are made by one product
@@ -32,7 +32,7 @@ def conv(x, w, *, strides: Ints, dilation: Ints, groups: int = 1):
     for size, count, step, apart in zip(x.shape[2:], w.shape[2:], strides, dilation):
         if count < 1 or step < 1 or apart < 1:
             raise TypeError(f"w is {w}, strides {strides}, dilation {dilation}: must be 1 or more")
-        counts.append((size - window_span(count, apart)) // step + 1)
+        counts.append(num_windows(size, count, step, apart))
         if isinstance(counts[-1], int) and counts[-1] < 0:
             raise TypeError(f"a window of {count}, {apart} apart, is longer than {size} of {x}")
     return x.with_shape((x.shape[0], w.shape[0], *counts))
@@ -42,10 +42,7 @@ def conv(x, w, *, strides: Ints, dilation: Ints, groups: int = 1):
 def _(x, w, *, strides, dilation, groups):
     batch, channels, *sizes = x.shape
     outputs, _, *kernel = w.shape
-    counts = [
-        (size - window_span(count, apart)) // step + 1
-        for size, count, step, apart in zip(sizes, kernel, strides, dilation)
-    ]
+    counts = list(map(num_windows, sizes, kernel, strides, dilation))
     x = x.reshape(batch, groups, channels // groups, *sizes)
     w = w.reshape(groups, outputs // groups, *w.shape[1:])
     total = np.zeros((batch, groups, outputs // groups, *counts), x.dtype)

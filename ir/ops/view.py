@@ -178,7 +178,7 @@ def window(x, *, axis: int, size: int, step: int = 1, dilation: int = 1):
     axis = normalize_axis(axis, x.rank)
     if size < 0 or step < 1 or dilation < 1:
         raise TypeError(f"size {size}, step {step}, dilation {dilation}: must be 0, 1, 1 or more")
-    count = (x.shape[axis] - window_span(size, dilation)) // step + 1
+    count = num_windows(x.shape[axis], size, step, dilation)
     if isinstance(count, int) and count < 0:
         raise TypeError(f"a window of {size}, {dilation} apart, is longer than axis {axis} of {x}")
     return x.with_shape((*replaced(x.shape, axis, count), size))
@@ -189,9 +189,14 @@ def window_span(size: int, dilation: int) -> int:
     return (size - 1) * dilation + 1 if size else 0
 
 
+def num_windows(length: Dim, size: int, step: int, dilation: int) -> Dim:
+    """How many windows lie in an axis of `length`: 0 or less where none fits."""
+    return (length - window_span(size, dilation)) // step + 1
+
+
 @window.set_reference
 def _(x, *, axis, size, step, dilation):
-    count = (x.shape[axis] - window_span(size, dilation)) // step + 1
+    count = num_windows(x.shape[axis], size, step, dilation)
     places = step * np.arange(count)[:, None] + dilation * np.arange(size)
     return np.moveaxis(np.take(x, places, axis), axis % x.ndim + 1, -1)
 
