@@ -31,11 +31,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class GroupLaunch:
-    """One launch of a group. A group may need several, in order, that share workspaces."""
+    """One launch of a group. A group may need several, in order, that share workspaces.
+
+    One of them, the main one, has no label: the kernel's bytes and operations count as its own.
+    """
 
     variants: tuple[Variant, ...]
     select: Dim = 0
-    label: str = ""  # of the second and later launches of a group, for reports
+    label: str = ""  # of those before and after the main one
 
 
 @dataclass(frozen=True)

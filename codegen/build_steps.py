@@ -125,15 +125,15 @@ class StepMaker:
                 )
                 for v in launch.variants
             )
-            is_first = not made  # later launches only combine what the first one made
+            is_main = not launch.label  # the others prepare for it, or join what it made
             made.append(
                 LaunchStep(
                     group + launch.label,
                     choices,
                     launch.select,
                     loc=loc,
-                    traffic=template.traffic(low.kernel) if is_first else 0,
-                    operations=sum(map(template.operations, low.kernel.parts)) if is_first else 0,
+                    traffic=template.traffic(low.kernel) if is_main else 0,
+                    operations=sum(map(template.operations, low.kernel.parts)) if is_main else 0,
                     products=tuple(d.name for d in template.products(low.kernel.parts[0])),
                 )
             )

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.codegen.templates import choices
+from tilewright.codegen.build_steps import StepMaker
+from tilewright.codegen.lower import Lowered
+from tilewright.codegen.templates import choices, template_with
 from tilewright.codegen.templates.attention import PRODUCTS
 from tilewright.codegen.templates.contract_schedules import GemvSchedule
 from tilewright.codegen.templates.pointwise import PointwiseSchedule
@@ -22,6 +24,7 @@ from tilewright.codegen.triton.worker import request_of
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import evaluate
 from tilewright.ir.errors import BuildError
+from tilewright.ir.progress import unwatched
 from tilewright.ir.scalar import FUNCTIONS
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f32, i64
@@ -69,6 +72,18 @@ def test_every_launch_has_a_variant_for_every_bucket(case):
             assert [v.schedule for v in launch.variants] == [str(s) for _, _, s in buckets]
     labels = [launch.label for launch in planned.launches]
     assert labels.count("") == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_main_launch_has_the_costs_of_its_kernel(case):
+    """What prepares for it, or joins what it made, has none: for many sizes it is not launched."""
+    steps = StepMaker(Builder().graph([]), TARGET, TritonBackend(TARGET), unwatched)
+    args = [f"p{i}" for i in range(len(case.kernel.params))]
+    made = steps.launches(Lowered(case.kernel, ()), "group", args, 0, None)
+    whole = template_with(case.kernel.parts[0]).traffic(case.kernel)
+    (main,) = (step for step in made if step.name == "group")
+    assert main.traffic == whole != 0
+    assert all(step.traffic == step.operations == 0 for step in made if step is not main)
 
 
 @pytest.mark.parametrize("group", [1, 4, 24])
