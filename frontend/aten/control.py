@@ -12,6 +12,7 @@ from torch import fx
 from ...ir.builder import Builder
 from ...ir.graph import Graph, Value
 from ..importer import HANDLERS, POISON, Call, Declined, Importer
+from ..nn.scan import many
 
 Operand = Value | Any  # a number or a dim is the same in the sub-graph, and no operand of ours
 
@@ -29,7 +30,7 @@ def _cond(
     second = _part(call, "else", otherwise, operands)
     if first is None or second is None:
         return POISON
-    return _tuple(call.b.cond(pred, *_values(operands), then=first, otherwise=second))
+    return many(call.b.cond(pred, *_values(operands), then=first, otherwise=second))
 
 
 def _while_loop(
@@ -46,7 +47,7 @@ def _while_loop(
     if test is None or step is None:
         return POISON
     graphs = {"condition": test, "body": step}
-    return _tuple(call.b.while_loop(*_values(operands), carried=len(carried), **graphs))
+    return many(call.b.while_loop(*_values(operands), carried=len(carried), **graphs))
 
 
 def _scan(
@@ -65,7 +66,7 @@ def _scan(
         return POISON
     count = xs[0].shape[0] if xs else 0
     sizes = {"carried": len(init), "stacked": len(xs), "count": count}
-    return _tuple(call.b.scan(*init, *xs, *_values(others), body=part, **sizes))
+    return many(call.b.scan(*init, *xs, *_values(others), body=part, **sizes))
 
 
 HANDLERS.update({"cond": _cond, "while_loop": _while_loop, "scan": _scan})
@@ -108,7 +109,3 @@ def _require_tensors(values: Sequence[Operand], what: str) -> None:
 
 def _values(operands: Sequence[Operand]) -> list[Value]:
     return [x for x in operands if isinstance(x, Value)]
-
-
-def _tuple(results: Value | tuple[Value, ...]) -> tuple[Value, ...]:
-    return results if isinstance(results, tuple) else (results,)

@@ -6,7 +6,7 @@ from ...ir import types
 from ...ir.dim import Dim
 from ...ir.graph import Value
 from ..importer import Call, Declined, handles
-from .view import part
+from ..nn.pad import part
 
 
 @handles("bincount.default", may_fail=True)
@@ -67,7 +67,7 @@ def _runs(call: Call, row: Value) -> tuple[Value, Value, Value]:
     b, size = call.b, row.shape[0]
     if not call.facts.proved_le(1, size):
         raise Declined("the different elements of nothing")
-    before, after = part(call, row, 0, 0, size - 1), part(call, row, 0, 1, size)
+    before, after = part(call.b, row, 0, 0, size - 1), part(call.b, row, 0, 1, size)
     first = b.full(value=True, shape=(1,), dtype=types.bool_)
     begins = b.concat(first, b.ne(before, after), axis=0)
     found = b.nonzero(begins, binds=call.importer.late_symbols(call.node, most=size))

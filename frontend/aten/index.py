@@ -9,9 +9,9 @@ from ...ir.dim import Dim, product
 from ...ir.graph import Value
 from ..declined import Refused
 from ..importer import Call, Declined, handles
-from ..nn.pad import reversed_axis
+from ..nn.pad import part, reversed_axis
 from .pointwise import Operand
-from .view import common_shape, interleaved, part, permute, unpermute
+from .view import common_shape, interleaved, permute, unpermute
 
 
 @handles("embedding.default", may_fail=True)
@@ -106,7 +106,7 @@ def _nonzero_static(call: Call, x: Value, *, size: int, fill_value: int = -1) ->
     last = call.value(size, types.i64)  # a row for all that does not count
     row = b.where(b.and_(flat, b.lt(number, last)), number, last)
     start = b.full(value=-1, shape=(size + 1,), dtype=types.i64)
-    places = part(call, b.scatter(start, row, b.iota(length=count), axis=0), 0, 0, size)
+    places = part(call.b, b.scatter(start, row, b.iota(length=count), axis=0), 0, 0, size)
     columns = []
     for axis in range(rank):
         along = b.floordiv(places, call.value(product(x.shape[axis + 1 :]), types.i64))

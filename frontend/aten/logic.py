@@ -5,6 +5,7 @@ from typing import Any
 from ...ir import types
 from ...ir.graph import Value
 from ..importer import Call, Declined, handles
+from ..nn.shift import shift
 from .pointwise import Operand, overloads
 
 
@@ -46,26 +47,13 @@ handles("bitwise_not.default")(_bitwise("not_"))
 
 
 def _shift(is_left: bool) -> Any:
-    def shift(call: Call, x: Operand, by: Operand) -> Value:
-        """X times or over 2 ** by, which leaves at most the sign unless by is in [0, bits)."""
-        b, dtype = call.b, call.dtype
-        if not dtype.is_integer:
-            raise Declined(f"a shift of {dtype}")
-        top, zero = dtype.bits - 1, call.value(0)
-        by = call.value(by, dtype)
-        is_off = b.or_(b.lt(by, zero), b.gt(by, call.value(top)))
-        by = b.where(is_off, call.value(top), by)
-        shifted = call.value(x, dtype)
-        # by 1, 2, 4, ..., whichever are bits of `by`: constants, none of them beyond the dtype
-        for step in (1 << bit for bit in range(top.bit_length())):
-            factor = call.value(2**step)
-            moved = b.mul(shifted, factor) if is_left else b.floordiv(shifted, factor)
-            is_set = b.ne(b.and_(by, call.value(step)), zero)
-            shifted = b.where(is_set, moved, shifted)
-        leaves_sign = not is_left and dtype.element(-1) < 0
-        return shifted if leaves_sign else b.where(is_off, zero, shifted)
+    def shifted(call: Call, x: Operand, by: Operand) -> Value:
+        if not call.dtype.is_integer:
+            raise Declined(f"a shift of {call.dtype}")
+        x, by = call.value(x, call.dtype), call.value(by, call.dtype)
+        return shift(call.b, x, by, is_left=is_left)
 
-    return shift
+    return shifted
 
 
 for _name, _is_left in (("left", True), ("right", False)):

@@ -6,6 +6,7 @@ from typing import Any
 from ...ir import types
 from ...ir.graph import Value
 from ..importer import Call, Declined, Scalar, handles
+from ..nn.division import fmod, truncated_div, with_sign_of_zero
 
 Operand = Value | Scalar
 
@@ -58,52 +59,22 @@ def _div(call: Call, x: Operand, y: Operand, rounding_mode: str | None = None) -
         return binary(call, "div", x, y)
     if rounding_mode == "floor":
         return binary(call, "floordiv", x, y)
-    b = call.b
     if call.dtype.is_float:
-        return b.trunc(binary(call, "div", x, y))
-    left, right = call.value(x, call.dtype), call.value(y, call.dtype)
-    quotient = b.floordiv(left, right)
-    is_below = b.and_(*_rounded_down(call, left, right))
-    return b.where(is_below, b.add(quotient, call.value(1)), quotient)
-
-
-def _rounded_down(call: Call, left: Value, right: Value) -> tuple[Value, Value]:
-    """Whether left / right is negative, and whether it is not whole.
-
-    Where both hold, floordiv is one below what rounding towards zero gives, and mod is one divisor
-    away from the remainder that has the sign of the dividend. No magnitude is taken: the least
-    integer has none.
-    """
-    b, zero = call.b, call.value(0)
-    is_negative = b.xor(b.lt(left, zero), b.lt(right, zero))
-    return is_negative, b.ne(b.mod(left, right), zero)
+        return call.b.trunc(binary(call, "div", x, y))
+    return truncated_div(call.b, call.value(x, call.dtype), call.value(y, call.dtype))
 
 
 @handles(*overloads("remainder", kinds="Tensor Scalar Scalar_Tensor"), may_fail=True)
 def _remainder(call: Call, x: Operand, y: Operand) -> Value:
     left, right = call.value(x, call.dtype), call.value(y, call.dtype)
-    return _with_sign_of_zero(call, call.b.mod(left, right), left)
-
-
-def _with_sign_of_zero(call: Call, rest: Value, dividend: Value) -> Value:
-    """A remainder whose zero has the sign of the dividend, as C's fmod and so torch give it."""
-    if not call.dtype.is_float:
-        return rest
-    b, zero = call.b, call.value(0)
-    return b.where(b.eq(rest, zero), b.mul(dividend, zero), rest)
+    rest = call.b.mod(left, right)
+    # torch takes C's fmod first, and so keeps its zero
+    return with_sign_of_zero(call.b, rest, left) if call.dtype.is_float else rest
 
 
 @handles(*overloads("fmod"), may_fail=True)
 def _fmod(call: Call, x: Operand, y: Operand) -> Value:
-    b = call.b
-    left, right = call.value(x, call.dtype), call.value(y, call.dtype)
-    if not call.dtype.is_float:
-        rest = b.mod(left, right)
-        is_off = b.and_(*_rounded_down(call, left, right))
-        return b.where(is_off, b.sub(rest, right), rest)
-    rest = b.mod(b.abs(left), b.abs(right))
-    signed = b.where(b.lt(left, call.value(0)), b.neg(rest), rest)
-    return _with_sign_of_zero(call, signed, left)
+    return fmod(call.b, call.value(x, call.dtype), call.value(y, call.dtype))
 
 
 @handles(*overloads("pow", kinds="Tensor_Scalar Scalar Tensor_Tensor"))

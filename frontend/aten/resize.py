@@ -26,8 +26,7 @@ def _resized(call: Call, x: Value, mix: Mix, transform: str, scales: Any) -> Val
             step = (size - 1) / (count - 1) if count > 1 else 0.0
             at.append(Positions("half_pixel", inverse=step))
             continue
-        same = count == size and scale in (None, 1.0)
-        inverse = 1.0 if same else None if scale is None or scale <= 0 else 1.0 / scale
+        inverse = None if scale is None or scale <= 0 else 1.0 / scale
         at.append(Positions(transform, inverse=inverse))
     return resize(call.b, x, axes, call.shape[2:], mix, at)
 

@@ -9,7 +9,7 @@ from ...ir.errors import ShapeError
 from ...ir.graph import Value
 from ...ir.ops.scatter import COMBINES
 from ..importer import Call, handles
-from .view import part
+from ..nn.pad import part
 
 
 @handles("sort.default", "sort.stable", of_numbers=True)
@@ -45,7 +45,7 @@ def _at_rank(call: Call, x: Value, rank: Dim, axis: int, keepdim: bool) -> tuple
             fix="leave out what is empty, or ask for the median of all elements",
         )
     found = call.b.topk(x, k=rank + 1, axis=axis, largest=False)
-    found = tuple(part(call, v, axis, rank, rank + 1) for v in found)
+    found = tuple(part(call.b, v, axis, rank, rank + 1) for v in found)
     if keepdim:
         return found
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])

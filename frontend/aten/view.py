@@ -9,6 +9,7 @@ from ...ir.op import broadcast_shapes
 from ...ir.types import Shape, i64
 from ..declined import Refused
 from ..importer import Call, handles
+from ..nn.pad import each_repeated, part, pieces
 
 LAST = 2**63 - 1  # how ATen writes "to the end"
 
@@ -108,13 +109,6 @@ def bound(call: Call, index: Dim | None, size: Dim, default: Dim) -> Dim:
     return index if facts.proved_le(index, size) else minimum(index, size)
 
 
-def part(call: Call, x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -> Value:
-    """x[start:stop:step] along axis; x itself when that is all of it."""
-    if start == 0 and stop == x.shape[axis] and step == 1:
-        return x
-    return call.b.slice(x, axis=axis, start=start, stop=stop, step=step)
-
-
 @handles("slice.Tensor", "slice_copy.Tensor")
 def _slice(
     call: Call,
@@ -130,14 +124,14 @@ def _slice(
     if not call.facts.proved_le(first, last):
         # an empty slice when the bounds cross: make it start where it stops
         first = last if call.facts.proved_le(last, first) else minimum(first, last)
-    return part(call, x, axis, first, last, step)
+    return part(call.b, x, axis, first, last, step)
 
 
 @handles("narrow.default", "narrow_copy.default")
 def _narrow(call: Call, x: Value, dim: int, start: Dim, length: Dim) -> Value:
     axis = dim % x.type.rank
     first = bound(call, start, x.shape[axis], 0)
-    return part(call, x, axis, first, first + length)
+    return part(call.b, x, axis, first, first + length)
 
 
 @handles("select.int", "select_copy.int")
@@ -145,7 +139,7 @@ def _select(call: Call, x: Value, dim: int, index: Dim) -> Value:
     axis = dim % x.type.rank
     if isinstance(index, int) and index < 0:
         index = x.shape[axis] + index
-    return call.reshape(part(call, x, axis, index, index + 1), call.shape)
+    return call.reshape(part(call.b, x, axis, index, index + 1), call.shape)
 
 
 @handles(
@@ -156,14 +150,9 @@ def _select(call: Call, x: Value, dim: int, index: Dim) -> Value:
 )
 def _split_sizes(call: Call, x: Value, _sizes: Any, dim: int = 0) -> list[Value]:
     axis = dim % x.type.rank
-    pieces: list[Value] = []
-    start: Dim = 0
     # torch has computed how the axis divides; the sizes are checked against ours piece by piece
-    for expected in call.expected:
-        stop = start + call.importer.table.dim(expected.shape[axis])
-        pieces.append(part(call, x, axis, start, stop))
-        start = stop
-    return pieces
+    sizes = (call.importer.table.dim(expected.shape[axis]) for expected in call.expected)
+    return pieces(call.b, x, axis, sizes)
 
 
 @handles("split.Tensor")
@@ -190,7 +179,7 @@ def _unbind(call: Call, x: Value, dim: int = 0) -> list[Value]:
     axis = dim % x.type.rank
     count = call.static(x.shape[axis], "the number of parts")
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
-    return [call.reshape(part(call, x, axis, i, i + 1), shape) for i in range(count)]
+    return [call.reshape(part(call.b, x, axis, i, i + 1), shape) for i in range(count)]
 
 
 @handles("unfold.default", "unfold_copy.default")
@@ -240,7 +229,7 @@ def _resize(call: Call, x: Value, size: Any, **_: Any) -> Value:
     flat, count = call.reshape(x, (x.type.numel,)), product(call.shape)
     if not call.facts.proved_le(count, x.type.numel):
         flat = call.b.pad(flat, axis=0, before=0, after=maximum(count - x.type.numel, 0), value=0)
-    return call.reshape(part(call, flat, 0, 0, count), call.shape)
+    return call.reshape(part(call.b, flat, 0, 0, count), call.shape)
 
 
 # ---- joins ---------------------------------------------------------------------------------
@@ -281,10 +270,7 @@ def _repeat_interleave(
 ) -> Value:
     if dim is None:
         x, dim = call.reshape(x, (x.type.numel,)), 0
-    axis = dim % x.type.rank
-    before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
-    spread = call.reshape(x, (*before, 1, *after))
-    return call.reshape(call.broadcast(spread, (*before, repeats, *after)), call.shape)
+    return call.reshape(each_repeated(call.b, x, dim % x.type.rank, repeats), call.shape)
 
 
 @handles("roll.default", of_numbers=True)
@@ -306,7 +292,7 @@ def _rolled(call: Call, x: Value, axis: int, shift: Dim) -> Value:
     # what is moved off the end comes back in front; an empty axis has nothing to divide by
     turn = size if call.facts.proved_le(1, size) else maximum(size, 1)
     cut = mod(shift * -1, turn)
-    first, second = part(call, x, axis, cut, size), part(call, x, axis, 0, cut)
+    first, second = part(call.b, x, axis, cut, size), part(call.b, x, axis, 0, cut)
     return call.b.concat(first, second, axis=axis)
 
 
@@ -335,12 +321,12 @@ def interleaved(call: Call, x: Value, source: Value, axis: int, first: Dim, step
     wide = b.pad(x, axis=axis, before=0, after=step - 1, value=0)
     stop = first + count * step
     strides = call.reshape(
-        part(call, wide, axis, first, stop), (*x.shape[:axis], count, step, *x.shape[axis + 1 :])
+        part(call.b, wide, axis, first, stop), (*x.shape[:axis], count, step, *x.shape[axis + 1 :])
     )
     column = call.reshape(source, (*source.shape[: axis + 1], 1, *source.shape[axis + 1 :]))
     changed = spliced(call, strides, column, axis + 1, 0, 1)
     flat = call.reshape(changed, (*x.shape[:axis], count * step, *x.shape[axis + 1 :]))
-    return part(call, spliced(call, wide, flat, axis, first, stop), axis, 0, size)
+    return part(call.b, spliced(call, wide, flat, axis, first, stop), axis, 0, size)
 
 
 @handles("select_scatter.default")
@@ -359,9 +345,9 @@ def spliced(call: Call, x: Value, source: Value, axis: int, first: Dim, last: Di
         return source
     parts = [source]
     if first != 0:
-        parts.insert(0, part(call, x, axis, 0, first))
+        parts.insert(0, part(call.b, x, axis, 0, first))
     if last != x.shape[axis]:
-        parts.append(part(call, x, axis, last, x.shape[axis]))
+        parts.append(part(call.b, x, axis, last, x.shape[axis]))
     return call.b.concat(*parts, axis=axis)
 
 

@@ -9,7 +9,7 @@ from ...ir.dim import product as product_of
 from ...ir.graph import Value
 from ...ir.types import f32, f64, i64
 from ..declined import Declined
-from .resize import Mix
+from .resize import Mix, held, index_inside
 
 PADDINGS = ("zeros", "border", "reflection")
 
@@ -92,8 +92,7 @@ def _tap(b: Builder, at: Value, weight: Value | None, size: Dim, padding: str) -
         last = b.dim_value(value=size - 1, dtype=at.dtype)
         inside = b.and_(b.ge(at, zero), b.le(at, last))
         weight = b.where(inside, one if weight is None else weight, zero)
-    index = b.maximum(b.cast(at, dtype=i64), b.constant(0, i64))
-    return _Tap(b.minimum(index, b.dim_value(value=size - 1, dtype=i64)), weight)
+    return _Tap(index_inside(b, at, size), weight)
 
 
 def _unscaled(b: Builder, place: Value, size: Dim, align_corners: bool) -> Value:
@@ -112,7 +111,6 @@ def _padded(b: Builder, place: Value, size: Dim, padding: str, align_corners: bo
     wide = place.dtype
     if padding == "zeros":
         return place
-    last = b.dim_value(value=size - 1, dtype=wide)
     if padding == "reflection":
         # there and back between the ends: a distance from the first modulo twice the width
         low = b.constant(0.0 if align_corners else -0.5, wide)
@@ -120,4 +118,4 @@ def _padded(b: Builder, place: Value, size: Dim, padding: str, align_corners: bo
         twice = b.maximum(b.mul(width, b.constant(2.0, wide)), b.constant(1.0, wide))
         along = b.mod(b.abs(b.sub(place, low)), twice)
         place = b.add(b.minimum(along, b.sub(twice, along)), low)
-    return b.minimum(b.maximum(place, b.constant(0.0, wide)), last)
+    return held(b, place, size)

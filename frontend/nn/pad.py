@@ -1,5 +1,7 @@
 """Padding: with a number, or with what the axis holds."""
 
+from collections.abc import Iterable
+
 from ...ir.builder import Builder
 from ...ir.dim import Dim
 from ...ir.graph import Value
@@ -70,6 +72,26 @@ def part(b: Builder, x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) 
     if start == 0 and stop == x.shape[axis] and step == 1:
         return x
     return b.slice(x, axis=axis, start=start, stop=stop, step=step)
+
+
+def pieces(b: Builder, x: Value, axis: int, sizes: Iterable[Dim]) -> list[Value]:
+    """X in pieces of these sizes along axis, one behind the other from its start on."""
+    found: list[Value] = []
+    start: Dim = 0
+    for size in sizes:
+        found.append(part(b, x, axis, start, start + size))
+        start = start + size
+    return found
+
+
+def each_repeated(b: Builder, x: Value, axis: int, times: Dim) -> Value:
+    """Every element of x so many times in a row along axis."""
+    if times == 1:
+        return x
+    before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
+    spread = b.reshape(x, shape=(*before, 1, *after))
+    wide = b.broadcast_to(spread, shape=(*before, times, *after))
+    return b.reshape(wide, shape=(*before[:-1], before[-1] * times, *after))
 
 
 def _cut(b: Builder, x: Value, axis: int, before: Dim, after: Dim) -> tuple[Value, Dim, Dim]:

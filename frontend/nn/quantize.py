@@ -11,6 +11,7 @@ from ...ir.builder import Builder
 from ...ir.dim import Dim
 from ...ir.graph import Value
 from ...ir.types import DType, TensorType, f32, i32, u8
+from .pad import each_repeated, part
 
 
 def quantize(
@@ -117,11 +118,7 @@ def spread(b: Builder, shared: Value, x: TensorType, axis: int, block: int = 0) 
 
 def _repeated(b: Builder, shared: Value, size: Dim, axis: int, block: int) -> Value:
     """Each element `block` times along the axis, up to `size` of them."""
-    before, count, after = shared.shape[:axis], shared.shape[axis], shared.shape[axis + 1 :]
-    wide = b.reshape(shared, shape=(*before, count, 1, *after))
-    wide = b.broadcast_to(wide, shape=(*before, count, block, *after))
-    wide = b.reshape(wide, shape=(*before, count * block, *after))
-    return b.slice(wide, axis=axis, start=0, stop=size)
+    return part(b, each_repeated(b, shared, axis, block), axis, 0, size)
 
 
 def _decoded(

@@ -30,6 +30,11 @@ class Positions:
     inverse: float | None = None
     span: tuple[float, float] = (0.0, 1.0)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether on an axis that stays as long every position is an element's own."""
+        return self.span == (0.0, 1.0) and {self.scale, self.inverse} <= {None, 1.0}
+
     def of(self, b: Builder, size: Dim, count: Dim, dtype: DType) -> Value:
         """[count] positions of `dtype` on an axis of `size`."""
         i = b.iota(length=count, dtype=dtype)
@@ -133,18 +138,18 @@ def resize(
 
 def _along(b: Builder, x: Value, axis: int, count: Dim, mix: Mix, at: Positions) -> Value:
     size, wide = x.shape[axis], f64 if x.dtype == f64 else f32
-    if count == size and 1.0 in (at.scale, at.inverse) and at.transform != "tf_crop_and_resize":
+    if count == size and at.is_whole:
         return x
     asked = place = at.of(b, size, count, wide)
     if mix.mode == "nearest":
-        read = b.gather(x, _inside(b, _rounded(b, place, mix.rounding), size), axis=axis)
+        read = b.gather(x, index_inside(b, _rounded(b, place, mix.rounding), size), axis=axis)
         return _where_inside(b, read, place, axis, size, mix)
     shrink = _shrink(size, count, at) if mix.antialias else 1.0
     if mix.antialias:
         first, taps = _window(b, place, mix, shrink)
     else:
         if mix.mode == "linear" and not mix.drops_outside:
-            place = _held(b, place, size)
+            place = held(b, place, size)
         first, taps = b.floor(place), 2 * mix.reach()
         first = b.sub(first, b.constant(float(mix.reach() - 1), wide))
     offsets = b.iota(length=taps, dtype=wide)
@@ -159,8 +164,8 @@ def _along(b: Builder, x: Value, axis: int, count: Dim, mix: Mix, at: Positions)
         weights = b.where(valid, weights, b.constant(0.0, wide))
     if mix.drops_outside or mix.antialias:
         weights = b.div(weights, b.sum(weights, axes=(1,), keepdims=True))
-    mixed = _mixed(b, x, axis, _inside(b, places, size), weights, taps)
-    return _where_inside(b, mixed, b.reshape(asked, shape=(count,)), axis, size, mix)
+    mixed = _mixed(b, x, axis, index_inside(b, places, size), weights, taps)
+    return _where_inside(b, mixed, asked, axis, size, mix)
 
 
 def _mixed(b: Builder, x: Value, axis: int, index: Value, weights: Value, taps: int) -> Value:
@@ -217,13 +222,13 @@ def _rounded(b: Builder, place: Value, how: str) -> Value:
     raise Declined(f"rounding of positions by {how!r}")
 
 
-def _held(b: Builder, place: Value, size: Dim) -> Value:
+def held(b: Builder, place: Value, size: Dim) -> Value:
     """Positions held inside the axis."""
     last = b.dim_value(value=size - 1, dtype=place.dtype)
     return b.minimum(b.maximum(place, b.constant(0.0, place.dtype)), last)
 
 
-def _inside(b: Builder, place: Value, size: Dim) -> Value:
+def index_inside(b: Builder, place: Value, size: Dim) -> Value:
     """Whole positions as an index, those past the ends at the ends."""
     index = b.maximum(b.cast(place, dtype=i64), b.constant(0, i64))
     return b.minimum(index, b.dim_value(value=size - 1, dtype=i64))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...ir.builder import Builder
 from ...ir.graph import Value
-from .pad import part, reversed_axis
+from .pad import part, pieces, reversed_axis
 from .scan import scanned
 
 Activation = Callable[[Builder, Value], Value]
@@ -206,10 +206,7 @@ def _row(b: Builder, bias: Value) -> Value:
 def _gates(b: Builder, order: str, x: Value, axis: int = -1) -> dict[str, Value]:
     """The parts of an axis, one a gate."""
     size = x.shape[axis] // len(order)
-    return {
-        name: b.slice(x, axis=axis, start=i * size, stop=(i + 1) * size)
-        for i, name in enumerate(order)
-    }
+    return dict(zip(order, pieces(b, x, axis, (size,) * len(order))))
 
 
 def _clipped(b: Builder, x: Value, clip: float | None) -> Value:

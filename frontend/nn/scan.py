@@ -31,7 +31,7 @@ def scanned(
     types = [v.type for v in states], [s.type.with_shape(s.shape[1:]) for s in slices]
     body = _graph(b, step, [*types[0], *types[1], *(v.type for v in others)])
     counts = {"carried": len(states), "stacked": len(slices), "count": slices[0].shape[0]}
-    return _many(b.scan(*states, *slices, *others, **counts, body=body))
+    return many(b.scan(*states, *slices, *others, **counts, body=body))
 
 
 def repeated(
@@ -43,7 +43,7 @@ def repeated(
     """
     types = [v.type for v in (*states, *others)]
     graphs = {"condition": _graph(b, goes_on, types), "body": _graph(b, step, types)}
-    return _many(b.while_loop(*states, *others, carried=len(states), **graphs))
+    return many(b.while_loop(*states, *others, carried=len(states), **graphs))
 
 
 def _graph(b: Builder, function: Step, types: Sequence) -> Graph:
@@ -52,5 +52,6 @@ def _graph(b: Builder, function: Step, types: Sequence) -> Graph:
     return inner.graph(function(inner, *inputs))
 
 
-def _many(results: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+def many(results: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    """The results of an op that has any number of them."""
     return results if isinstance(results, tuple) else (results,)

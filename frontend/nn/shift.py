@@ -17,7 +17,7 @@ def shift(b: Builder, x: Value, by: Value, *, is_left: bool) -> Value:
     top, zero = dtype.bits - 1, number(0)
     is_off = b.gt(by, number(top))
     if dtype.kind == "int":
-        is_off = b.or_(is_off, b.lt(by, zero))
+        is_off = b.or_(b.lt(by, zero), is_off)
     by = b.where(is_off, number(top), by)
     # by 1, 2, 4, ..., whichever are bits of `by`: constants, none of them beyond the dtype
     for step in (1 << bit for bit in range(top.bit_length())):

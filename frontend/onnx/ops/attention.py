@@ -7,7 +7,7 @@ from ....ir.dim import Dim
 from ....ir.graph import Value
 from ....ir.types import i64
 from ...declined import Declined
-from ...nn.pad import part
+from ...nn.pad import each_repeated, part
 from ..operators import Call, onnx_op
 
 
@@ -181,12 +181,7 @@ def _scores(
 ) -> Value:
     """What the product of queries and keys has become: 0 scaled, 1 capped, 2 masked, 3 weights."""
     b, dtype = call.b, q.dtype
-    group = q.shape[1] // k.shape[1]
-    batch, count, keys, size = k.shape
-    wide = call.broadcast(
-        call.reshape(k, (batch, count, 1, keys, size)), (batch, count, group, keys, size)
-    )
-    k = call.reshape(wide, (batch, count * group, keys, size))
+    k = each_repeated(b, k, 1, q.shape[1] // k.shape[1])
     root = call.number(math.sqrt(_scale(call, q, scale)), dtype)
     x = b.matmul(b.mul(q, root), b.mul(call.cast(k, dtype), root), transpose_w=True)
     if mode and softcap:

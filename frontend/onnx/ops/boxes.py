@@ -1,5 +1,8 @@
 """Boxes in pictures: choosing among them, and what is in them."""
 
+from functools import reduce
+from typing import Any
+
 from ....ir import types
 from ....ir.dim import Dim
 from ....ir.graph import Value
@@ -96,25 +99,8 @@ def _area(b, sides: Value) -> Value:
 # ---- what is in boxes ------------------------------------------------------------------------
 
 
-@onnx_op("RoiAlign")
-def _roi_align_before_16(
-    call: Call,
-    x: Value,
-    boxes: Value,
-    batch: Value,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Value:
-    sizes = output_height, output_width
-    return _roi_align(call, x, boxes, batch, mode, sizes, sampling_ratio, spatial_scale, 0.0)
-
-
 @onnx_op("RoiAlign", since=16)
-def _roi_align_from_16(
+def _roi_align(
     call: Call,
     x: Value,
     boxes: Value,
@@ -127,35 +113,22 @@ def _roi_align_from_16(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Value:
-    offset = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
-    sizes = output_height, output_width
-    return _roi_align(call, x, boxes, batch, mode, sizes, sampling_ratio, spatial_scale, offset)
-
-
-def _roi_align(
-    call: Call,
-    x: Value,
-    boxes: Value,
-    batch: Value,
-    mode: str,
-    sizes: tuple[int, int],
-    samples: int,
-    scale: float,
-    offset: float,
-) -> Value:
     """x [N, C, H, W], boxes [R, 4] as x1, y1, x2, y2 -> [R, C, *sizes].
 
     Each box is cut in parts, each part has samples^2 points, and a point is interpolated between
     the four elements around it: their sum and the mean of the points, or the largest of all.
     He et al., "Mask R-CNN", 2017, section 3.
     """
+    sizes, samples = (output_height, output_width), sampling_ratio
+    offset = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
     if samples < 1:
         raise Declined("as many points as the sizes of a box say")
     if mode not in ("avg", "max"):
         raise Declined(f"mode {mode!r}")
     b, (pictures, channels, height, width) = call.b, x.shape
     count = boxes.shape[0]
-    edges = b.sub(b.mul(boxes, call.number(scale, boxes.dtype)), call.number(offset, boxes.dtype))
+    scale, shift = (call.number(v, boxes.dtype) for v in (spatial_scale, offset))
+    edges = b.sub(b.mul(boxes, scale), shift)
     rows = _around(call, edges, 1, sizes[0], samples, height, not offset)
     columns = _around(call, edges, 0, sizes[1], samples, width, not offset)
     pixels = call.reshape(call.transpose(x, (0, 2, 3, 1)), (pictures * height * width, channels))
@@ -172,12 +145,19 @@ def _roi_align(
                 call.reshape(column_weight, (count, 1, right, 1)),
             )
             corners.append(b.mul(b.gather(pixels, place, axis=0), weight))
-    joined = corners[0]
-    for corner in corners[1:]:
-        joined = (b.add if mode == "avg" else b.maximum)(joined, corner)
+    joined = reduce(b.add if mode == "avg" else b.maximum, corners)
     parts = call.reshape(joined, (count, sizes[0], samples, sizes[1], samples, channels))
     found = (b.mean if mode == "avg" else b.max)(parts, axes=(2, 4))
     return call.transpose(found, (0, 3, 1, 2))
+
+
+_OLD = "mode output_height output_width sampling_ratio spatial_scale"
+
+
+@onnx_op("RoiAlign", attributes=frozenset(_OLD.split()))
+def _roi_align_before_16(call: Call, x: Value, boxes: Value, batch: Value, **options: Any) -> Value:
+    whole = "output_half_pixel"  # boxes begin and end at elements
+    return _roi_align(call, x, boxes, batch, coordinate_transformation_mode=whole, **options)
 
 
 def _around(

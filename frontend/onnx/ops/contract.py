@@ -21,7 +21,7 @@ def matmul(call: Call, x: Value, y: Value) -> Value:
 
 
 @onnx_op("Gemm")
-def _gemm(
+def gemm(
     call: Call,
     x: Value,
     y: Value,
@@ -33,6 +33,7 @@ def _gemm(
     transB: int = 0,
     broadcast: int = 1,
 ) -> Value:
+    """alpha * x @ y + beta * c, with x or y transposed on demand."""
     b = call.b
     left = call.transpose(x, (1, 0)) if transA else x
     result = b.matmul(left, y, transpose_w=bool(transB))

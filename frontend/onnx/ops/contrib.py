@@ -1,13 +1,13 @@
 """Operators of com.microsoft that exporters and optimizers of onnxruntime write: floats."""
 
-from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 
 from ....ir import types
 from ....ir.graph import Value
 from ...declined import Declined
 from ..operators import MICROSOFT, Call, onnx_op
-from .contract import matmul
+from .contract import gemm, matmul
+from .elementwise import formula
 from .norm import layer_norm, rms_norm
 
 microsoft = partial(onnx_op, domain=MICROSOFT)
@@ -15,10 +15,7 @@ microsoft = partial(onnx_op, domain=MICROSOFT)
 
 def _sum(call: Call, *values: Value | None) -> Value:
     """The sum of those that are there."""
-    first, *rest = [v for v in values if v is not None]
-    for v in rest:
-        first = call.b.add(first, v)
-    return first
+    return reduce(call.b.add, [v for v in values if v is not None])
 
 
 # ---- activations -----------------------------------------------------------------------------
@@ -79,33 +76,6 @@ def _skip_rms_norm(
     return rms_norm(call, total, scale, -1, epsilon), None, None, total
 
 
-@microsoft("LayerNormalization")
-def _layer_norm(
-    call: Call,
-    x: Value,
-    scale: Value,
-    bias: Value | None = None,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> tuple[Value, ...]:
-    return layer_norm(call, x, scale, bias, axis, epsilon)
-
-
-@microsoft("SimplifiedLayerNormalization")
-def _simplified_layer_norm(
-    call: Call,
-    x: Value,
-    scale: Value,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> Value:
-    return rms_norm(call, x, scale, axis, epsilon)
-
-
 @microsoft("EmbedLayerNormalization")
 def _embed_layer_norm(
     call: Call,
@@ -163,27 +133,11 @@ def _fused_gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Value:
-    b = call.b
-    x = call.transpose(x, (1, 0)) if transA else x
-    y = b.matmul(x, w, transpose_w=bool(transB))
-    y = y if alpha == 1.0 else b.mul(y, call.number(alpha, y.dtype))
-    if bias is not None:
-        scaled = bias if beta == 1.0 else b.mul(bias, call.number(beta, bias.dtype))
-        y = b.add(y, scaled)
-    return activated(call, y, activation, (activation_alpha,))
-
-
-def activated(call: Call, x: Value, name: str, numbers: Sequence[float]) -> Value:
-    """What a fused operator makes of its result."""
-    b = call.b
-    if name in ("Relu", "Sigmoid", "Tanh"):
-        return getattr(b, name.lower())(x)
-    if name == "LeakyRelu":
-        slope = b.mul(x, call.number(numbers[0], x.dtype))
-        return b.where(b.lt(x, call.number(0, x.dtype)), slope, x)
-    if name == "Clip":
-        low, high = (call.number(v, x.dtype) for v in numbers)
-        return b.minimum(b.maximum(x, low), high)
-    if name:
-        raise Declined(f"the activation {name!r}")
-    return x
+    y = gemm(call, x, w, bias, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    if activation in ("Relu", "Sigmoid", "Tanh"):
+        return getattr(call.b, activation.lower())(y)
+    if activation == "LeakyRelu":
+        return formula("LeakyRelu", call, y, alpha=activation_alpha)
+    if activation:
+        raise Declined(f"the activation {activation!r}")
+    return y

@@ -4,11 +4,12 @@ from ....ir.dim import Dim
 from ....ir.graph import Value
 from ....ir.types import bool_, i64
 from ...declined import Declined
-from ...nn.pad import part
+from ...nn.pad import pieces
 from ..operators import Call
 from .attention import attend, heads, joint, merged, rotated, seen
 from .contract import matmul
 from .contrib import microsoft
+from .control import stacked
 from .index import wrapped
 
 
@@ -77,20 +78,16 @@ def _attention(
     rows = rows if bias is None else b.add(rows, bias)
     width = call.static(rows.shape[2], "the width of q, k and v")
     sizes = qkv_hidden_sizes or (width // 3,) * 3
-    ends = [sum(sizes[:i]) for i in range(4)]
-    q, k, v = (heads(call, part(b, rows, 2, ends[i], ends[i + 1]), num_heads) for i in range(3))
+    q, k, v = (heads(call, x, num_heads) for x in pieces(b, rows, 2, sizes))
     length: Dim = 0
     if past is not None:
         length = past.shape[3]
-        k, v = (
-            b.concat(call.reshape(part(b, past, 0, i, i + 1), past.shape[1:]), new, axis=2)
-            for i, new in enumerate((k, v))
-        )
+        old = (call.reshape(x, past.shape[1:]) for x in pieces(b, past, 0, (1, 1)))
+        k, v = (b.concat(*both, axis=2) for both in zip(old, (k, v)))
     y = _attended(
         call, q, k, v, mask, attention_bias, length, unidirectional=unidirectional, scale=scale
     )
-    present = b.concat(*(call.reshape(n, (1, *n.shape)) for n in (k, v)), axis=0)
-    return y, present
+    return y, stacked(call, (k, v), 0)
 
 
 @microsoft("MultiHeadAttention")
@@ -119,11 +116,8 @@ def _multi_head(
     parts: list[Value] = [q, k, v]
     if bias is not None:
         width = call.static(q.shape[2], "the width of the queries")
-        ends = [0, width, 2 * width, bias.shape[0]]
-        parts = [
-            b.add(x, part(b, bias, 0, ends[i], ends[i + 1])) if x.type.rank == 3 else x
-            for i, x in enumerate(parts)
-        ]
+        own = pieces(b, bias, 0, (width, width, bias.shape[0] - 2 * width))
+        parts = [b.add(x, v) if x.type.rank == 3 else x for x, v in zip(parts, own)]
     q, k, v = (heads(call, x, num_heads) if x.type.rank == 3 else x for x in parts)
     length: Dim = 0
     if past_key is not None and past_value is not None:
@@ -174,8 +168,8 @@ def _group_query(
     b = call.b
     if k is None or v is None:
         size = call.static(q.shape[2], "the width of q, k and v") // (num_heads + 2 * kv_num_heads)
-        ends = [0, num_heads * size, (num_heads + kv_num_heads) * size, q.shape[2]]
-        q, k, v = (part(b, q, 2, ends[i], ends[i + 1]) for i in range(3))
+        queries, keys = num_heads * size, kv_num_heads * size
+        q, k, v = pieces(b, q, 2, (queries, keys, q.shape[2] - queries - keys))
     q, k, v = heads(call, q, num_heads), heads(call, k, kv_num_heads), heads(call, v, kv_num_heads)
     batch, _, new, _ = q.shape
     zero = call.number(0, i64)

@@ -1,6 +1,7 @@
 """Quantized operators of com.microsoft: codes that are decoded, and products of integers."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,15 @@ from ..known import Known
 from ..operators import Call, find_row
 from .contract import matmul
 from .contrib import microsoft
-from .quantize import integer_product
+from .elementwise import formula
+from .quantize import integer_product, rescaled
 from .reduce import fold
 from .rnn import lstm
 
 _CODES = {2: types.u2, 4: types.u4, 8: types.u8}
 
 
-def _codes(call: Call, packed: Value, bits: int, width: int) -> Known:
+def _codes(packed: Value, bits: int, width: int) -> Known:
     """Codes that share bytes, the first in the lowest bits: u8 [N, ..] -> [N, width]."""
     if bits not in _CODES:
         raise Declined(f"weights of {bits} bits")
@@ -47,9 +49,8 @@ def _zeros(call: Call, zero: Value | None, bits: int, count: int, groups: int) -
     if zero.dtype.is_float:
         return call.reshape(zero, (count, groups))
     rows = -(-groups * bits // 8)
-    array = call.constant(zero).reshape(count, rows)
-    packed = Known.of_array(array)
-    return _codes(call, packed, bits, groups)
+    packed = Known.of_array(call.constant(zero).reshape(count, rows))
+    return _codes(packed, bits, groups)
 
 
 @microsoft("MatMulNBits")
@@ -73,7 +74,7 @@ def _matmul_bits(
     if order is not None or weight_prepacked:
         raise Declined("weights whose columns are in another order")
     b, groups = call.b, -(-K // block_size)
-    codes = _codes(call, packed, bits, groups * block_size)
+    codes = _codes(packed, bits, groups * block_size)
     scale = call.reshape(scales, (N, groups))
     zero = _zeros(call, zeros, bits, N, groups)
     w = b.dequantize(codes, scale, zero, dtype=x.dtype)
@@ -104,7 +105,7 @@ def _gather_blocks(
     zero = None
     if data.dtype == types.u8:
         width = call.static(data.shape[1], "the width of the table") * 8 // bits
-        data = _codes(call, data, bits, width)
+        data = _codes(data, bits, width)
         zero = _zeros(call, zeros, bits, count, groups)
     elif zeros is not None:
         zero = zeros
@@ -174,8 +175,7 @@ def _qgemm(
     factor = b.mul(b.mul(call.reshape(x_scale, ()), columns), call.number(alpha, f32))
     if scale is None:
         return b.mul(call.cast(sums, f32), factor)
-    factor = b.div(factor, call.reshape(scale, ()))
-    return quantize.requantize(b, sums, factor, zero, dtype=zero.dtype if zero else x.dtype)
+    return rescaled(call, sums, factor, scale, zero, x.dtype)
 
 
 # ---- what is computed with floats in between -------------------------------------------------
@@ -228,11 +228,6 @@ def _one(name: str, function: Callable[..., Value], **defaults: float) -> None:
     microsoft(name, attributes=frozenset(defaults))(run)
 
 
-def _leaky(call: Call, x: Value, alpha: float) -> Value:
-    b, zero = call.b, call.number(0, x.dtype)
-    return b.where(b.lt(x, zero), b.mul(x, call.number(alpha, x.dtype)), x)
-
-
 def _global_pool(call: Call, x: Value, channels_last: int) -> Value:
     axes = range(1, x.type.rank - 1) if channels_last else range(2, x.type.rank)
     return fold("mean")(call, x, tuple(axes), True)
@@ -245,7 +240,7 @@ def _softmax(call: Call, x: Value, axis: int, opset: int) -> Value:
 
 
 _one("QLinearSigmoid", lambda call, x: call.b.sigmoid(x))
-_one("QLinearLeakyRelu", _leaky, alpha=0.01)
+_one("QLinearLeakyRelu", partial(formula, "LeakyRelu"), alpha=0.01)
 _one("QLinearGlobalAveragePool", _global_pool, channels_last=0)
 _one("QLinearSoftmax", _softmax, axis=-1, opset=13)
 

@@ -13,14 +13,11 @@ from ....ir.graph import Value
 from ....ir.types import TensorType
 from ...declined import Declined
 from ...nn.pad import part, reversed_axis
+from ...nn.scan import many
 from ..known import Known, OnnxBuilder
 from ..operators import Call, Region, known, onnx_op
 
 MAX_TIMES = 1000  # of a loop that is written out
-
-
-def _many(results: Any) -> tuple[Any, ...]:
-    return results if isinstance(results, tuple) else (results,)
 
 
 @onnx_op("If")
@@ -41,7 +38,7 @@ def _if(
         call.constant(condition)
     (then, otherwise), captured = call.joined(*regions)
     pred = call.reshape(condition, ())
-    return _many(call.b.cond(pred, *captured, then=then, otherwise=otherwise))
+    return many(call.b.cond(pred, *captured, then=then, otherwise=otherwise))
 
 
 def _type(x: Any) -> TensorType | None:
@@ -109,7 +106,7 @@ def _while(
         holds = b.and_(holds, b.lt(b.reshape(number, shape=()), bound))
     (condition, body), captured = call.joined(Region(b, [holds]), step)
     options = {"carried": len(carried), "condition": condition, "body": body}
-    return _many(call.b.while_loop(*carried, *captured, **options))
+    return many(call.b.while_loop(*carried, *captured, **options))
 
 
 def _scan(
@@ -128,7 +125,7 @@ def _scan(
         carried, region = (known(np.array(False)),), Region(region.builder, [none, *region.outputs])
     (body,), captured = call.joined(region)
     options = {"carried": len(carried), "stacked": stacked, "count": count, "body": body}
-    return _many(call.b.scan(*carried, *slices, *captured, **options))[is_idle:]
+    return many(call.b.scan(*carried, *slices, *captured, **options))[is_idle:]
 
 
 def _written_out(

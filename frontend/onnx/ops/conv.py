@@ -1,14 +1,13 @@
-"""Convolution, pooling and normalization by channel."""
+"""Convolution and pooling."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....ir import types
-from ....ir.dim import Dim, ceildiv, floordiv, maximum
+from ....ir.dim import Dim, ceildiv, floordiv, maximum, product
 from ....ir.graph import Value
 from ....ir.ops.view import window_span
 from ...nn import conv as convs
-from ...nn import norm, pool
+from ...nn import pool
 from ..operators import Call, Declined, onnx_op
 
 Ints = tuple[int, ...]
@@ -45,8 +44,36 @@ def paddings(
     return result
 
 
-def _each(given: Ints | None, count: int) -> Ints:
-    return given or (1,) * count
+def _laid(
+    kernel: Ints, strides: Ints | None, dilations: Ints | None
+) -> tuple[Ints, Ints, list[int]]:
+    """Strides and dilations, 1 where they are left out, and how long windows are."""
+    ones = (1,) * len(kernel)
+    strides, dilations = strides or ones, dilations or ones
+    spans = [window_span(size, apart) for size, apart in zip(kernel, dilations, strict=True)]
+    return strides, dilations, spans
+
+
+def _windows(
+    call: Call,
+    x: Value,
+    kernel: Ints,
+    strides: Ints | None,
+    pads: Ints | None,
+    dilations: Ints | None,
+    auto_pad: str,
+    ceil_mode: int = 0,
+) -> pool.Windows:
+    strides, dilations, spans = _laid(kernel, strides, dilations)
+    padding = paddings(call, x, auto_pad, pads, spans, strides)
+    return pool.Windows(kernel, strides, padding, dilations, bool(ceil_mode))
+
+
+def _kernel(call: Call, x: Value, w: Value) -> Ints:
+    """The sizes of a kernel w that goes over x."""
+    if w.type.rank != x.type.rank:
+        raise ValueError(f"a kernel of {w.type} over {x.type}")
+    return tuple(call.static(dim, "the size of a kernel") for dim in w.shape[2:])
 
 
 @onnx_op("Conv")
@@ -63,18 +90,15 @@ def _conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Value:
-    count = x.type.rank - 2
-    kernel = [call.static(dim, "the size of a kernel") for dim in w.shape[2:]]
-    strides, dilations = _each(strides, count), _each(dilations, count)
-    spans = [window_span(size, apart) for size, apart in zip(kernel, dilations, strict=True)]
+    windows = _windows(call, x, _kernel(call, x, w), strides, pads, dilations, auto_pad)
     return convs.conv(
         call.b,
         x,
         w,
         bias,
-        strides=strides,
-        padding=paddings(call, x, auto_pad, pads, spans, strides),
-        dilation=dilations,
+        strides=windows.strides,
+        padding=windows.padding,
+        dilation=windows.dilation,
         groups=group,
     )
 
@@ -96,22 +120,18 @@ def _conv_transpose(
     strides: Ints | None = None,
 ) -> Value:
     count = x.type.rank - 2
-    kernel = [call.static(dim, "the size of a kernel") for dim in w.shape[2:]]
-    strides, dilations = _each(strides, count), _each(dilations, count)
+    strides, dilations, spans = _laid(_kernel(call, x, w), strides, dilations)
     more = output_padding or (0,) * count
-    spans = [window_span(size, apart) for size, apart in zip(kernel, dilations, strict=True)]
-    given = pads or (0,) * (2 * count)
-    padding: list[tuple[Any, Any]] = list(zip(given[:count], given[count:], strict=True))
-    if output_shape is not None or auto_pad.startswith("SAME"):
-        padding = []
+    padding: Pairs = []
+    if output_shape is None and not auto_pad.startswith("SAME"):
+        padding = paddings(call, x, auto_pad, pads, spans, strides)
+    else:
         for i, size in enumerate(x.shape[2:]):
             full = (size - 1) * strides[i] + spans[i] + more[i]
             wanted = size * strides[i] if output_shape is None else output_shape[-count:][i]
             total = call.static(full - wanted, "the padding")
             low, high = total // 2, total - total // 2
             padding.append((low, high) if auto_pad == "SAME_UPPER" else (high, low))
-    elif auto_pad == "VALID":
-        padding = [(0, 0)] * count
     return convs.conv_transpose(
         call.b,
         x,
@@ -126,23 +146,6 @@ def _conv_transpose(
 
 
 # ---- pooling -------------------------------------------------------------------------------
-
-
-def _windows(
-    call: Call,
-    x: Value,
-    kernel: Ints,
-    strides: Ints | None,
-    pads: Ints | None,
-    dilations: Ints | None,
-    auto_pad: str,
-    ceil_mode: int,
-) -> pool.Windows:
-    count = len(kernel)
-    strides, dilations = _each(strides, count), _each(dilations, count)
-    spans = [window_span(size, apart) for size, apart in zip(kernel, dilations, strict=True)]
-    padding = paddings(call, x, auto_pad, pads, spans, strides)
-    return pool.Windows(kernel, strides, padding, dilations, bool(ceil_mode))
 
 
 @onnx_op("MaxPool")
@@ -174,7 +177,7 @@ def _in_whole(call: Call, x: Value, places: Value, storage_order: int) -> Value:
         rows, columns = space
         width, height = (b.dim_value(value=d, dtype=types.i64) for d in (columns, rows))
         places = b.add(b.mul(b.mod(places, width), height), b.floordiv(places, width))
-    count = b.dim_value(value=types.TensorType(tuple(space), types.i64).numel, dtype=types.i64)
+    count = b.dim_value(value=product(space), dtype=types.i64)
     number = b.iota(length=batch * channels)
     number = call.reshape(number, (batch, channels, *[1] * len(space)))
     return b.add(places, b.mul(number, count))
@@ -222,65 +225,3 @@ def _global_average(call: Call, x: Value) -> Value:
 @onnx_op("GlobalMaxPool")
 def _global_max(call: Call, x: Value) -> Value:
     return call.b.max(x, axes=tuple(range(2, x.type.rank)), keepdims=True)
-
-
-# ---- normalization by channel --------------------------------------------------------------
-
-
-@onnx_op("BatchNormalization")
-def _batch_norm(
-    call: Call,
-    x: Value,
-    scale: Value,
-    bias: Value,
-    mean: Value,
-    var: Value,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    spatial: int = 1,
-    is_test: int = 1,
-    training_mode: int = 0,
-) -> Value | tuple[Value, ...]:
-    if not training_mode:
-        if not spatial and x.type.rank > 2:
-            raise Declined("statistics for each element")
-        return norm.batch_norm(call.b, x, scale, bias, mean, var, epsilon)
-    b, axes = call.b, (0, *range(2, x.type.rank))
-    wide = call.computed(x)
-    now = b.mean(wide, axes=axes)
-    off = b.sub(wide, norm.by_channel(b, now, x))
-    spread = b.mean(b.mul(off, off), axes=axes)
-    result = norm.batch_norm(b, x, scale, bias, now, spread, epsilon)
-
-    def running(old: Value, new: Value) -> Value:
-        kept = b.mul(old, call.number(momentum, old.dtype))
-        return b.add(kept, b.mul(call.cast(new, old.dtype), call.number(1 - momentum, old.dtype)))
-
-    return result, running(mean, now), running(var, spread)
-
-
-@onnx_op("InstanceNormalization")
-def _instance_norm(
-    call: Call, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5
-) -> Value:
-    groups = call.static(x.shape[1], "the number of channels")
-    return norm.group_norm(call.b, x, groups, scale, bias, epsilon)
-
-
-@onnx_op("LRN")
-def _lrn(
-    call: Call,
-    x: Value,
-    *,
-    size: int,
-    alpha: float = 1e-4,
-    beta: float = 0.75,
-    bias: float = 1.0,
-) -> Value:
-    return norm.local_response_norm(call.b, x, size, alpha=alpha, beta=beta, bias=bias)
-
-
-@onnx_op("LpNormalization")
-def _lp_norm(call: Call, x: Value, *, axis: int = -1, p: int = 2) -> Value:
-    return norm.lp_normalized(call.b, x, call.axis(axis, x), p)

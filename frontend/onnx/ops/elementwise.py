@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import numpy as np
 from ....ir import types
 from ....ir.graph import Value
 from ....ir.types import DType
+from ...nn import division
 from ...nn.elementary import elementary
 from ...nn.formula import Term, computed
 from ...nn.shift import shift
@@ -45,13 +47,7 @@ def _op(name: str) -> Callable[[Call, Value, Value], Value]:
 
 def _div(call: Call, x: Value, y: Value) -> Value:
     """The quotient; of integers rounded towards zero."""
-    if x.dtype.is_float:
-        return call.b.div(x, y)
-    b, zero = call.b, call.number(0, x.dtype)
-    quotient = b.floordiv(x, y)
-    is_negative = b.xor(b.lt(x, zero), b.lt(y, zero))
-    is_below = b.and_(is_negative, b.ne(b.mod(x, y), zero))
-    return b.where(is_below, b.add(quotient, call.number(1, x.dtype)), quotient)
+    return call.b.div(x, y) if x.dtype.is_float else division.truncated_div(call.b, x, y)
 
 
 def _pow(call: Call, x: Value, y: Value) -> Value:
@@ -98,15 +94,7 @@ for _name, _function in {
 
 @onnx_op("Mod", since=10)
 def _mod(call: Call, x: Value, y: Value, *, fmod: int = 0) -> Value:
-    b, zero = call.b, call.number(0, x.dtype)
-    if not fmod:
-        return b.mod(x, y)
-    if x.dtype.is_float:
-        rest = b.mod(b.abs(x), b.abs(y))
-        return b.where(b.lt(x, zero), b.neg(rest), rest)
-    rest = b.mod(x, y)
-    is_negative = b.xor(b.lt(x, zero), b.lt(y, zero))
-    return b.where(b.and_(is_negative, b.ne(rest, zero)), b.sub(rest, y), rest)
+    return division.fmod(call.b, x, y) if fmod else call.b.mod(x, y)
 
 
 @onnx_op("BitShift")
@@ -119,10 +107,7 @@ def _bit_shift(call: Call, x: Value, y: Value, *, direction: str) -> Value:
 def _variadic(name: str, op: str) -> None:
     @onnx_op(name)
     def _(call: Call, *xs: Value) -> Value:
-        total = xs[0]
-        for x in xs[1:]:
-            total = getattr(call.b, op)(total, x)
-        return total
+        return reduce(getattr(call.b, op), xs)
 
 
 for _name, _text in (("Max", "maximum"), ("Min", "minimum"), ("Sum", "add")):
@@ -131,9 +116,7 @@ for _name, _text in (("Max", "maximum"), ("Min", "minimum"), ("Sum", "add")):
 
 @onnx_op("Mean")
 def _mean(call: Call, *xs: Value) -> Value:
-    total = xs[0]
-    for x in xs[1:]:
-        total = call.b.add(total, x)
+    total = reduce(call.b.add, xs)
     return call.b.div(total, call.number(len(xs), total.dtype))
 
 
@@ -199,7 +182,7 @@ def _shrink(x: Term, bias: float, lambd: float) -> Term:
 
 
 # formulas of x and of attributes, with these in ONNX's defaults; narrow floats in f32
-_FORMULAS: dict[str, tuple[Callable[..., Term], dict[str, float]]] = {
+FORMULAS: dict[str, tuple[Callable[..., Term], dict[str, float]]] = {
     "LeakyRelu": (lambda x, alpha: (x < 0.0).where(x * alpha, x), {"alpha": 0.01}),
     "Elu": (_elu, {"alpha": 1.0}),
     "Selu": (
@@ -218,16 +201,15 @@ _FORMULAS: dict[str, tuple[Callable[..., Term], dict[str, float]]] = {
 }
 
 
-def _formula(formula: Callable[..., Term], defaults: dict[str, float]) -> Callable[..., Value]:
-    def apply(call: Call, x: Value, **given: float) -> Value:
-        numbers = {**defaults, **given}
-        return computed(call.b, lambda n: formula(n, **numbers), [x], types.f32)
+def formula(name: str, call: Call, x: Value, **given: float) -> Value:
+    """The operator `name` of FORMULAS; attributes that are not given are ONNX's."""
+    rule, defaults = FORMULAS[name]
+    numbers = {**defaults, **given}
+    return computed(call.b, lambda n: rule(n, **numbers), [x], types.f32)
 
-    return apply
 
-
-for _name, (_rule, _defaults) in _FORMULAS.items():
-    onnx_op(_name, attributes=frozenset(_defaults))(_formula(_rule, _defaults))
+for _name, (_, _defaults) in FORMULAS.items():
+    onnx_op(_name, attributes=frozenset(_defaults))(partial(formula, _name))
 
 for _text in "asin acos atan sinh cosh asinh acosh atanh".split():
     onnx_op(_text.capitalize())(lambda call, x, name=_text: elementary(call.b, name, x))

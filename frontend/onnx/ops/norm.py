@@ -1,11 +1,18 @@
-"""Normalizations by rows and by groups."""
+"""Normalizations by rows, by groups, by channel and by neighbours."""
 
 from ....ir.dim import product
 from ....ir.graph import Value
 from ....ir.types import f32, f64
 from ...declined import Declined
-from ...nn.norm import group_norm
-from ..operators import Call, onnx_op
+from ...nn.norm import (
+    batch_norm,
+    by_channel,
+    group_norm,
+    local_response_norm,
+    lp_normalized,
+)
+from ...nn.pad import each_repeated
+from ..operators import MICROSOFT, Call, onnx_op
 
 
 @onnx_op("GroupNormalization", since=18)
@@ -14,15 +21,8 @@ def _group_norm_of_groups(
 ) -> Value:
     """Scale and bias by group."""
     channels = call.static(x.shape[1], "the number of channels")
-    scale, bias = (_each(call, v, channels // num_groups) for v in (scale, bias))
+    scale, bias = (each_repeated(call.b, v, 0, channels // num_groups) for v in (scale, bias))
     return group_norm(call.b, x, num_groups, scale, bias, epsilon)
-
-
-def _each(call: Call, x: Value, times: int) -> Value:
-    """[G] -> [G * times]."""
-    (count,) = x.shape
-    wide = call.broadcast(call.reshape(x, (count, 1)), (count, times))
-    return call.reshape(wide, (count * times,))
 
 
 @onnx_op("GroupNormalization", since=21)
@@ -39,7 +39,8 @@ def _group_norm(
     return group_norm(call.b, x, num_groups, scale, bias, epsilon)
 
 
-@onnx_op("LayerNormalization", since=1)
+@onnx_op("LayerNormalization")
+@onnx_op("LayerNormalization", domain=MICROSOFT)
 def _layer_norm(
     call: Call,
     x: Value,
@@ -73,7 +74,8 @@ def layer_norm(
 
 
 @onnx_op("RMSNormalization", since=23)
-@onnx_op("SimplifiedLayerNormalization")  # what onnxruntime's exporters call it, in no domain
+@onnx_op("SimplifiedLayerNormalization")  # what onnxruntime's exporters call it, in either domain
+@onnx_op("SimplifiedLayerNormalization", domain=MICROSOFT)
 def _rms_norm(
     call: Call,
     x: Value,
@@ -108,3 +110,65 @@ def _of_row(call: Call, weight: Value, x: Value, first: int) -> Value:
     weight = call.reshape(weight, weight.shape[extra:]) if extra > 0 else weight
     weight = call.broadcast(call.cast(weight, x.dtype), normalized)
     return call.reshape(weight, (product(normalized),))
+
+
+# ---- by channel ------------------------------------------------------------------------------
+
+
+@onnx_op("BatchNormalization")
+def _batch_norm(
+    call: Call,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    var: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    is_test: int = 1,
+    training_mode: int = 0,
+) -> Value | tuple[Value, ...]:
+    if not training_mode:
+        if not spatial and x.type.rank > 2:
+            raise Declined("statistics for each element")
+        return batch_norm(call.b, x, scale, bias, mean, var, epsilon)
+    b, axes = call.b, (0, *range(2, x.type.rank))
+    wide = call.computed(x)
+    now = b.mean(wide, axes=axes)
+    off = b.sub(wide, by_channel(b, now, x))
+    spread = b.mean(b.mul(off, off), axes=axes)
+    result = batch_norm(b, x, scale, bias, now, spread, epsilon)
+
+    def running(old: Value, new: Value) -> Value:
+        kept = b.mul(old, call.number(momentum, old.dtype))
+        return b.add(kept, b.mul(call.cast(new, old.dtype), call.number(1 - momentum, old.dtype)))
+
+    return result, running(mean, now), running(var, spread)
+
+
+@onnx_op("InstanceNormalization")
+def _instance_norm(
+    call: Call, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5
+) -> Value:
+    groups = call.static(x.shape[1], "the number of channels")
+    return group_norm(call.b, x, groups, scale, bias, epsilon)
+
+
+@onnx_op("LRN")
+def _lrn(
+    call: Call,
+    x: Value,
+    *,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+) -> Value:
+    return local_response_norm(call.b, x, size, alpha=alpha, beta=beta, bias=bias)
+
+
+@onnx_op("LpNormalization")
+def _lp_norm(call: Call, x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    return lp_normalized(call.b, x, call.axis(axis, x), p)

@@ -1,12 +1,10 @@
 """Resizing of pictures, and reading them at places between their elements."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ....ir import types
-from ....ir.dim import Dim, floordiv
+from ....ir.dim import Dim, floordiv, product
 from ....ir.graph import Value
 from ...nn.grid_sample import grid_sample
 from ...nn.resize import Mix, Positions, resize
@@ -41,48 +39,30 @@ def _resize(
         drops_outside=bool(exclude_outside),
         outside=extrapolation_value if crops else None,
     )
-    if sizes is not None and sizes.type.numel != 0:
-        counts, factors = _by_sizes(call, x, chosen, call.sizes(sizes), keep_aspect_ratio_policy)
-    elif scales is not None:
-        counts, factors = _by_scales(x, chosen, call.constant(scales), crops, roi, call)
-    else:
-        raise ValueError("it has neither scales nor sizes")
     spans = [(0.0, 1.0)] * len(chosen)
     if crops and roi is not None:
         ends = call.constant(roi).astype(np.float64).reshape(2, -1).T
         spans = [(float(start), float(end)) for start, end in ends]
+    if sizes is not None and sizes.type.numel != 0:
+        counts, factors = _by_sizes(call, x, chosen, call.sizes(sizes), keep_aspect_ratio_policy)
+    elif scales is not None:
+        counts, factors = _by_scales(x, chosen, call.constant(scales), spans)
+    else:
+        raise ValueError("it has neither scales nor sizes")
     at = [
         Positions(coordinate_transformation_mode, scale=factor, span=span)
         for factor, span in zip(factors, spans, strict=True)
     ]
-    return _resized(call, x, chosen, counts, mix, at)
-
-
-def _resized(
-    call: Call, x: Value, axes: Sequence[int], counts: Sequence[Dim], mix: Mix, at: Sequence
-) -> Value:
-    """Axes that stay as they are left alone: there every position is an element's own."""
-    moving = [
-        i
-        for i, axis in enumerate(axes)
-        if counts[i] != x.shape[axis] or at[i].span != (0.0, 1.0) or at[i].scale not in (None, 1.0)
-    ]
-    return resize(
-        call.b, x, [axes[i] for i in moving], [counts[i] for i in moving], mix,
-        [at[i] for i in moving],
-    )  # fmt: skip
+    return resize(call.b, x, chosen, counts, mix, at)
 
 
 def _by_scales(
-    x: Value, axes: Sequence[int], scales: np.ndarray, crops: bool, roi: Any, call: Call
+    x: Value, axes: Sequence[int], scales: np.ndarray, spans: Sequence[tuple[float, float]]
 ) -> tuple[list[Dim], list[float | None]]:
     counts: list[Dim] = []
-    spans = np.ones(len(axes))
-    if crops and roi is not None:
-        ends = call.constant(roi).astype(np.float64).reshape(2, -1)
-        spans = ends[1] - ends[0]
-    for axis, scale, span in zip(axes, scales.reshape(-1).tolist(), spans, strict=True):
-        size, factor = x.shape[axis], scale * span
+    numbers: list[float] = scales.reshape(-1).tolist()
+    for axis, scale, (start, end) in zip(axes, numbers, spans, strict=True):
+        size, factor = x.shape[axis], scale * (end - start)
         if isinstance(size, int):
             counts.append(int(np.floor(size * factor)))
         elif factor.is_integer():
@@ -91,7 +71,7 @@ def _by_scales(
             counts.append(floordiv(size, int(1 / factor)))
         else:
             raise Declined(f"an axis of {size} times {scale}")
-    return counts, [float(scale) for scale in scales.reshape(-1)]
+    return counts, [*numbers]
 
 
 def _by_sizes(
@@ -122,9 +102,9 @@ def _upsample_7(call: Call, x: Value, *, scales: tuple[float, ...], mode: str = 
 
 def _upsampled(call: Call, x: Value, scales: np.ndarray, mode: str) -> Value:
     axes = range(x.type.rank)
-    counts, factors = _by_scales(x, axes, scales, False, None, call)
+    counts, factors = _by_scales(x, axes, scales, [(0.0, 1.0)] * len(axes))
     at = [Positions("asymmetric", scale=factor) for factor in factors]
-    return _resized(call, x, axes, counts, Mix({"bilinear": "linear"}.get(mode, mode)), at)
+    return resize(call.b, x, axes, counts, Mix({"bilinear": "linear"}.get(mode, mode)), at)
 
 
 @onnx_op("GridSample")
@@ -168,6 +148,6 @@ def _affine_grid(call: Call, theta: Value, size: Value, *, align_corners: int = 
         columns.append(call.broadcast(call.reshape(line, (*along, 1)), (*space, 1)))
     ones = b.full(value=1.0, shape=(*space, 1), dtype=dtype)
     places = b.concat(*columns, ones, axis=len(space))
-    flat = call.reshape(places, (types.TensorType(tuple(space), dtype).numel, len(space) + 1))
+    flat = call.reshape(places, (product(space), len(space) + 1))
     result = b.matmul(flat, theta, transpose_w=True)
     return call.reshape(result, (batch, *space, len(space)))

@@ -1,66 +1,32 @@
 """Recurrent layers."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from operator import methodcaller
+from typing import Any, NamedTuple
 
 from ....ir.builder import Builder
 from ....ir.graph import Value
 from ...declined import Declined
 from ...nn import rnn
-from ...nn.pad import part
+from ...nn.formula import Term, computed
+from ...nn.pad import part, pieces
 from ..operators import Call, onnx_op
+from .elementwise import FORMULAS
 
-
-class _Function(NamedTuple):
-    """An activation of (builder, x, alpha, beta), and what these are by default; None: unused."""
-
-    apply: Callable[[Builder, Value, float, float], Value]
-    alpha: float | None = None
-    beta: float | None = None
-
-
-def _where_above(b: Builder, x: Value, limit: float, below: Value) -> Value:
-    return b.where(b.ge(x, b.constant(limit, x.dtype)), x, below)
-
-
-def _scaled(b: Builder, x: Value, alpha: float, beta: float) -> Value:
-    """alpha * x + beta."""
-    return b.add(b.mul(x, b.constant(alpha, x.dtype)), b.constant(beta, x.dtype))
-
-
-def _hard_sigmoid(b: Builder, x: Value, alpha: float, beta: float) -> Value:
-    zero, one = b.constant(0.0, x.dtype), b.constant(1.0, x.dtype)
-    return b.minimum(b.maximum(_scaled(b, x, alpha, beta), zero), one)
-
-
-def _softplus(b: Builder, x: Value, _: float, __: float) -> Value:
-    """log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|))."""
-    return b.add(b.relu(x), b.log1p(b.exp(b.neg(b.abs(x)))))
-
-
-_FUNCTIONS = {
-    "relu": _Function(lambda b, x, *_: b.relu(x)),
-    "tanh": _Function(lambda b, x, *_: b.tanh(x)),
-    "sigmoid": _Function(lambda b, x, *_: b.sigmoid(x)),
-    "affine": _Function(_scaled, 1.0, 0.0),
-    "leakyrelu": _Function(
-        lambda b, x, alpha, _: _where_above(b, x, 0.0, _scaled(b, x, alpha, 0.0)), 0.01
-    ),
-    "thresholdedrelu": _Function(
-        lambda b, x, alpha, _: _where_above(b, x, alpha, b.constant(0.0, x.dtype)), 1.0
-    ),
-    "scaledtanh": _Function(
-        lambda b, x, alpha, beta: _scaled(b, b.tanh(_scaled(b, x, beta, 0.0)), alpha, 0.0), 1.0, 1.0
-    ),
-    "hardsigmoid": _Function(_hard_sigmoid, 0.2, 0.5),
-    "elu": _Function(
-        lambda b, x, alpha, _: _where_above(b, x, 0.0, _scaled(b, b.expm1(x), alpha, 0.0)), 1.0
-    ),
-    "softsign": _Function(
-        lambda b, x, *_: b.div(x, b.add(b.abs(x), b.constant(1.0, x.dtype))),
-    ),
-    "softplus": _Function(_softplus),
+# activations as formulas of x, alpha and beta, with these by default, of those that have them
+_FUNCTIONS: dict[str, tuple[Callable[..., Term], dict[str, float]]] = {
+    **{
+        name.lower(): FORMULAS[name]
+        for name in ("LeakyRelu", "HardSigmoid", "Elu", "Softsign", "Softplus")
+    },
+    **{name: (methodcaller(name), {}) for name in ("relu", "tanh", "sigmoid")},
+    "affine": (lambda x, alpha, beta: x * alpha + beta, {"alpha": 1.0, "beta": 0.0}),
+    "scaledtanh": (lambda x, alpha, beta: (x * beta).tanh() * alpha, {"alpha": 1.0, "beta": 1.0}),
+    # the operator of this name leaves out alpha itself
+    "thresholdedrelu": (lambda x, alpha: (x >= alpha).where(x, 0.0), {"alpha": 1.0}),
 }
+
+_Chosen = tuple[Any, ...]  # a formula, and its numbers
 
 
 def _activations(
@@ -77,29 +43,27 @@ def _activations(
     names = names or (*default,) * directions
     if len(names) != len(default) * directions:
         raise Declined(f"{len(names)} activations for {directions} directions")
-    given, more = iter(alphas or ()), iter(betas or ())
-    chosen: list[tuple[_Function, float, float]] = []
+    given = {"alpha": iter(alphas or ()), "beta": iter(betas or ())}
+    chosen: list[_Chosen] = []
     for name in names:
-        function = _FUNCTIONS.get(name.lower())
-        if function is None:
+        if name.lower() not in _FUNCTIONS:
             raise Declined(f"the activation {name!r}")
-        alpha = 0.0 if function.alpha is None else next(given, function.alpha)
-        beta = 0.0 if function.beta is None else next(more, function.beta)
-        chosen.append((function, alpha, beta))
+        function, defaults = _FUNCTIONS[name.lower()]
+        numbers = (next(given[key], default) for key, default in defaults.items())
+        chosen.append((function, *numbers))
     return [_of_directions(chosen[i :: len(default)]) for i in range(len(default))]
 
 
-def _of_directions(functions: Sequence[tuple[_Function, float, float]]) -> rnn.Activation:
+def _of_directions(functions: Sequence[_Chosen]) -> rnn.Activation:
     """One function of [D, ...]: where the directions differ, each of its own part."""
+
+    def one(b: Builder, x: Value, function: Callable[..., Term], *numbers: float) -> Value:
+        return computed(b, lambda n: function(n, *numbers), [x], x.dtype)
 
     def apply(b: Builder, x: Value) -> Value:
         if len(set(functions)) == 1:
-            function, alpha, beta = functions[0]
-            return function.apply(b, x, alpha, beta)
-        parts = [
-            function.apply(b, part(b, x, 0, i, i + 1), alpha, beta)
-            for i, (function, alpha, beta) in enumerate(functions)
-        ]
+            return one(b, x, *functions[0])
+        parts = [one(b, part(b, x, 0, i, i + 1), *chosen) for i, chosen in enumerate(functions)]
         return b.concat(*parts, axis=0)
 
     return apply
@@ -124,7 +88,7 @@ def _lstm(
     if peepholes is not None:
         size = layer.r.shape[2]
         rows = b.reshape(peepholes, shape=(peepholes.shape[0], 1, 3 * size))
-        peeks = {g: part(b, rows, 2, i * size, (i + 1) * size) for i, g in enumerate("iof")}
+        peeks = dict(zip("iof", pieces(b, rows, 2, (size,) * 3)))
     forget = bool(input_forget)
     options = {"activations": functions, "peepholes": peeks, "couples_forget": forget}
     return rnn.lstm(b, layer, *states, **options)
@@ -178,9 +142,7 @@ def _recurrent(kind: _Kind) -> Callable[..., tuple[Value, ...]]:
         x = turned(x)
         zeros = b.full(value=0, shape=(len(reverse), x.shape[1], r.shape[2]), dtype=x.dtype)
         states = [zeros if v is None else turned(v) for v in (hidden, cell)[: kind.states]]
-        biases = (None, None)
-        if bias is not None:
-            biases = tuple(part(b, bias, 1, i * width, (i + 1) * width) for i in range(2))
+        biases = (None, None) if bias is None else pieces(b, bias, 1, (width, width))
         layer = rnn.Layer(x, w, r, kind.order, *biases, lengths, reverse, clip)
         outputs, *last = kind.compute(
             b, layer, states, functions, peepholes, input_forget, linear_before_reset

@@ -11,7 +11,7 @@ from onnx import GraphProto
 
 from ....ir.graph import Value
 from ...declined import Declined
-from ...nn.pad import part
+from ...nn.pad import pieces
 from ..operators import Call, known, onnx_op
 from .control import stacked
 
@@ -78,15 +78,10 @@ def _split(
             sizes = (*(given[0],) * whole, *(rest,) * bool(rest))
     if sum(sizes) != size:
         raise Declined(f"parts of {list(sizes)} of an axis of {size}")
-    parts = []
-    start = 0
-    for length in sizes:
-        piece = part(call.b, x, axis, start, start + length)
-        if split is None and not keepdims:
-            piece = call.reshape(piece, (*x.shape[:axis], *x.shape[axis + 1 :]))
-        parts.append(piece)
-        start += length
-    return parts
+    parts = pieces(call.b, x, axis, sizes)
+    if split is not None or keepdims:
+        return parts
+    return [call.reshape(v, (*x.shape[:axis], *x.shape[axis + 1 :])) for v in parts]
 
 
 @onnx_op("ConcatFromSequence")

@@ -8,7 +8,7 @@ from ....ir.dim import Dim, Expr, ceildiv, divide_exactly, floordiv, maximum, mi
 from ....ir.graph import Value
 from ....ir.op import broadcast_shapes
 from ....ir.types import Shape
-from ...nn.pad import extended, padded, part
+from ...nn.pad import extended, padded, part, pieces
 from ..known import Known
 from ..operators import Call, Declined, onnx_op
 from ..tensors import dtype_of_element
@@ -229,11 +229,7 @@ def _parts(
         sizes = [width] * (count - 1) + [size - width * (count - 1)]
     if not call.facts.proved_eq(sum(sizes, 0), size):
         raise ValueError(f"an axis of {size} in parts of {list(sizes)}")
-    pieces, start = [], 0
-    for width in sizes:
-        pieces.append(part(call.b, x, axis, start, start + width))
-        start = start + width
-    return tuple(pieces)
+    return tuple(pieces(call.b, x, axis, sizes))
 
 
 @onnx_op("Concat")
