@@ -32,9 +32,9 @@ DTYPES = ("float32", "bfloat16", "float16", "int64", "bool")
 SECONDS = 120  # for one entry and dtype
 BOUNDS = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 BOUNDS |= {"complex64": 2e-5, "complex128": 1e-9, "complex32": 4e-3}
-# what is in memory that nobody has written is any number
 # which of equal elements is named, torch leaves open
 PLACES_OPEN = "topk kthvalue median nanmedian masked.median mode"
+# what is in memory that nobody has written is any number
 UNWRITTEN = "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_"
 
 
@@ -212,10 +212,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 # ---- the page ------------------------------------------------------------------------------------
 
-WORST = (
-    *("crash", "wrong", "slow", "refused", "random", "called", "right"),  # these are counted
-    *("export", "eager", "none", "unmeasured"),
-)
+COUNTED = ("crash", "wrong", "slow", "refused", "random", "called", "right")
+OTHERS = ("export", "eager", "none", "unmeasured")
+WORST = COUNTED + OTHERS
 MEANING = {
     "right": "right, by kernels alone",
     "called": "right, with a call of PyTorch",
@@ -248,9 +247,9 @@ def write(lines: list[dict[str, Any]]) -> str:
     counts = Counter(d for by in kinds.values() for d, c in by.items() if "unmeasured" not in c)
     measured = ", ".join(f"{dtype} ({counts[dtype]})" for dtype in DTYPES if counts[dtype])
     totals = Counter(worst.values())
-    counted = sum(totals[k] for k in WORST[:7])
-    rows = [f"| {MEANING[k]} | {totals[k]} | {totals[k] / counted:.1%} |" for k in WORST[:7][::-1]]
-    rows += [f"| {MEANING[k]} | {totals[k]} | |" for k in WORST[7:]]
+    counted = sum(totals[k] for k in COUNTED)
+    rows = [f"| {MEANING[k]} | {totals[k]} | {totals[k] / counted:.1%} |" for k in COUNTED[::-1]]
+    rows += [f"| {MEANING[k]} | {totals[k]} | |" for k in OTHERS]
     page = [
         "# PyTorch operations",
         "",

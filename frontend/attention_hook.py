@@ -199,7 +199,7 @@ def implementation(model: Any, name: str) -> Iterator[None]:
     Raises `HookDeclined` for a model that does not let its attention be replaced, or lacks it.
     """
     register()
-    before = [(config, config._attn_implementation) for config in _configs(model)]
+    before = [(config, config._attn_implementation) for config in configs_of(model)]
     try:
         try:
             model.set_attn_implementation(name)
@@ -214,7 +214,7 @@ def implementation(model: Any, name: str) -> Iterator[None]:
             config._attn_implementation_internal = value
 
 
-def _configs(model: Any) -> list[Any]:
+def configs_of(model: Any) -> list[Any]:
     """Every config the model and its parts hold, each once."""
     found: dict[int, Any] = {}
     pending = [part.config for part in model.modules() if hasattr(part, "config")]

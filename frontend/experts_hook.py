@@ -9,22 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-BATCHED = "batched_mm"
+from .attention_hook import configs_of
 
 
 @contextmanager
 def batched_experts(model: Any) -> Iterator[None]:
     """The model with its experts run as `batched_mm`; every config is put back on leaving."""
-    configs = {id(c): c for c in (getattr(part, "config", None) for part in model.modules())}
     before = [
         (config, config._experts_implementation_internal)
-        for config in configs.values()
+        for config in configs_of(model)
         if hasattr(config, "_experts_implementation_internal")
     ]
     try:
         for config, _ in before:
             # the plain setter would also overwrite the configs below
-            config._experts_implementation_internal = BATCHED
+            config._experts_implementation_internal = "batched_mm"
         yield
     finally:
         for config, value in before:

@@ -14,9 +14,7 @@ from .gguf_keys import FIELDS, model_problems
 
 ROPE_FACTORS = "rope_freqs.weight"  # divisors of the rotary frequencies (Llama 3.1 and later)
 _LONG_FACTORS = "rope_factors_"  # two sets of divisors, chosen by the length of the context
-
-
-REQUIRED = object()
+_REQUIRED = object()
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Architecture:
     rotates_part: bool = False  # of a head
     biased: tuple[str, ...] = ()  # what the config says has biases: see `_BIASES`
     # keys that others may not state -> the field that each is, and what it is where the key is
-    # missing or 0: a number, REQUIRED, or None for 1/sqrt(head_dim)
+    # missing or 0: a number, _REQUIRED, or None for 1/sqrt(head_dim)
     numbers: dict[str, tuple[str, Any]] = field(default_factory=dict)
     flags: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # keys and the values read
     layout: str = ""  # the architecture whose tensors lie alike, where transformers lacks this one
@@ -45,7 +43,7 @@ _GELU = {"hidden_activation": "gelu_pytorch_tanh", "use_bidirectional_attention"
 _GRANITE = {
     "embedding_scale": ("embedding_multiplier", 1.0),
     "residual_scale": ("residual_multiplier", 1.0),
-    "logit_scale": ("logits_scaling", REQUIRED),
+    "logit_scale": ("logits_scaling", _REQUIRED),
     "attention.scale": ("attention_multiplier", None),
 }
 # fields of configs, and a tensor that is there where they hold
@@ -160,7 +158,7 @@ def config_fields(file: GGUFFile) -> tuple[str, dict[str, Any]]:
     fields |= {name: _BIASES[name] in file.tensors for name in known.biased}
     for key, (name, missing) in known.numbers.items():
         fields[name] = facts.number(key, 0.0) or missing or fields["head_dim"] ** -0.5
-        if fields[name] is REQUIRED:
+        if fields[name] is _REQUIRED:
             facts.refuse(key, "missing or 0")
     _add_window(facts, known, fields)
     _add_scale(facts, known, fields)

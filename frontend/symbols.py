@@ -61,7 +61,10 @@ class SymbolTable:
         self.symbols[symbol.name] = symbol
 
     def may_be_size(self, symbol: sympy.Symbol) -> bool:
-        """Whether torch's symbol of a number read from a tensor is never negative."""
+        """Whether torch's symbol of a number read from a tensor is never negative.
+
+        One that may be is data from then on: `is_data` says so of what is computed from it.
+        """
         assert self.env is not None, "a symbol has an environment"
         bounds = self.env.bound_sympy(symbol)
         if getattr(bounds.lower, "is_Integer", False) and bounds.lower >= 0:

@@ -126,14 +126,9 @@ def _complex(call: Call, x: Any, dtype: DType) -> Complex:
 
 def _dtype_of(*operands: Any) -> DType:
     """The widest float dtype among the parts of operands."""
-    dtypes = [
-        x.real.dtype if isinstance(x, Pair) else x.dtype for x in operands if not _is_plain(x)
-    ]
+    values = (x.real if isinstance(x, Pair) else x for x in operands)
+    dtypes = (x.dtype for x in values if isinstance(x, Value))
     return max((d for d in dtypes if d.is_float), key=lambda d: d.bits)
-
-
-def _is_plain(x: Any) -> bool:
-    return not isinstance(x, Pair | Value)
 
 
 def _formula(formula: Callable[..., Any]) -> Handler:
@@ -218,11 +213,15 @@ _enter([f"{n}.default" for n in "matmul linalg_matmul mm bmm mv dot".split()], _
 _POWERS = (0.0, -0.5, -1.0)  # torch's codes of normalization: what the size is raised to
 
 
-def _along(call: Call, x: Pair | Value, axis: int, inverse: bool) -> Pair:
-    """The transform along one axis."""
+def _along(
+    call: Call, x: Pair | Value, axis: int, inverse: bool, halves_of: int | None = None
+) -> Pair:
+    """The transform along one axis; of `halves_of` elements, whose first half x is, if given."""
     real, imag = (x.real, x.imag) if isinstance(x, Pair) else (x, None)
     order = [i for i in range(real.type.rank) if i != axis] + [axis]
     parts = permute(call, real, order), None if imag is None else permute(call, imag, order)
+    if halves_of is not None:
+        parts = hermitian(call.b, parts, halves_of)
     found = transform(call.b, parts, inverse=inverse)
     return Pair(*(unpermute(call, v, order) for v in found))
 
@@ -266,17 +265,13 @@ def _real_to_complex(
 def _complex_to_real(
     call: Call, x: Pair, dim: Sequence[int], normalization: int, last_dim_size: int
 ) -> Value:
-    rank = x.real.type.rank
-    axes = [axis % rank for axis in dim]
+    axes = [axis % x.real.type.rank for axis in dim]
     for axis in axes[:-1]:
         x = _along(call, x, axis, inverse=True)
-    order = [i for i in range(rank) if i != axes[-1]] + [axes[-1]]
     size = call.static(last_dim_size, "the size of a transform")
-    halves = permute(call, x.real, order), permute(call, x.imag, order)
-    real, _ = transform(call.b, hermitian(call.b, halves, size), inverse=True)
-    real = unpermute(call, real, order)
+    found = _along(call, x, axes[-1], inverse=True, halves_of=size)
     sizes = [call.shape[axis] for axis in axes]
-    return _scaled(call, Pair(real, real), sizes, normalization).real
+    return _scaled(call, found, sizes, normalization).real
 
 
 _enter(["_fft_c2c.default"], _complex_to_complex)

@@ -1,5 +1,6 @@
 """Convolution, and convolution the other way."""
 
+from functools import partial
 from typing import Any
 
 from ...ir.graph import Value
@@ -58,16 +59,12 @@ def _convolution(
         x = call.reshape(x, (1, *x.shape))
     stride, dilation = each(stride, rank), each(dilation, rank)
     around = _around(padding, w, dilation)
+    build = conv
     if transposed:
-        more = each(output_padding, rank)
-        result = conv_transpose(
-            call.b, x, w, bias, strides=stride, padding=around, dilation=dilation, groups=groups,
-            output_padding=more,
-        )  # fmt: skip
-    else:
-        result = conv(
-            call.b, x, w, bias, strides=stride, padding=around, dilation=dilation, groups=groups
-        )
+        build = partial(conv_transpose, output_padding=each(output_padding, rank))
+    result = build(
+        call.b, x, w, bias, strides=stride, padding=around, dilation=dilation, groups=groups
+    )
     return call.reshape(result, result.shape[1:]) if is_one else result
 
 

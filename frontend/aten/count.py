@@ -7,6 +7,7 @@ from ...ir.dim import Dim
 from ...ir.graph import Value
 from ..importer import Call, Declined, handles
 from ..nn.pad import part
+from .index import numbered
 
 
 @handles("bincount.default", may_fail=True)
@@ -67,13 +68,12 @@ def _runs(call: Call, row: Value) -> tuple[Value, Value, Value]:
     b, size = call.b, row.shape[0]
     if not call.facts.proved_le(1, size):
         raise Declined("the different elements of nothing")
-    before, after = part(call.b, row, 0, 0, size - 1), part(call.b, row, 0, 1, size)
+    before, after = part(b, row, 0, 0, size - 1), part(b, row, 0, 1, size)
     first = b.full(value=True, shape=(1,), dtype=types.bool_)
     begins = b.concat(first, b.ne(before, after), axis=0)
     found = b.nonzero(begins, binds=call.importer.late_symbols(call.node, most=size))
     starts = call.reshape(found, (found.shape[0],))
-    count = b.cumsum(call.value(begins, types.i64), axis=0)
-    run = b.sub(count, call.value(1, types.i64))
+    run = numbered(call, begins)
     zero = call.broadcast(call.value(0, types.i64), starts.shape)
     lengths = b.scatter(
         zero, run, call.broadcast(call.value(1, types.i64), run.shape), combine="add"

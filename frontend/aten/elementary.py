@@ -53,22 +53,20 @@ def _chebyshev(call: Call, x: Operand, n: Operand, *, kind: str, shifted: bool) 
     return chebyshev(call.b, kind, x, n, shifted=shifted)
 
 
+def _recurrent(call: Call, x: Operand, n: Operand, *, name: str) -> Value:
+    return recurrent(call.b, name, call.value(x, call.dtype), call.value(n, call.dtype))
+
+
+def _polynomial(family: str, kind: str, handler: Any) -> None:
+    name = f"special_{family}_polynomial_{kind}"
+    handles(*(f"{name}.{form}" for form in ("default", "x_scalar", "n_scalar")))(handler)
+
+
 for _kind in "tuvw":
-    for _prefix, _shifted in (("", False), ("shifted_", True)):
-        _name = f"special_{_prefix}chebyshev_polynomial_{_kind}"
-        handles(*(f"{_name}.{form}" for form in ("default", "x_scalar", "n_scalar")))(
-            partial(_chebyshev, kind=_kind, shifted=_shifted)
-        )
-
-
+    for _family, _shifted in (("chebyshev", False), ("shifted_chebyshev", True)):
+        _polynomial(_family, _kind, partial(_chebyshev, kind=_kind, shifted=_shifted))
 for _name in ("hermite_h", "hermite_he", "laguerre_l", "legendre_p"):
-    _forms = ("default", "x_scalar", "n_scalar")
-    _full = f"special_{_name.partition('_')[0]}_polynomial_{_name.partition('_')[2]}"
-    handles(*(f"{_full}.{form}" for form in _forms))(
-        lambda call, x, n, name=_name: recurrent(
-            call.b, name, call.value(x, call.dtype), call.value(n, call.dtype)
-        )
-    )
+    _polynomial(*_name.split("_"), partial(_recurrent, name=_name))
 
 
 @handles("copysign.Tensor", "copysign.Scalar")

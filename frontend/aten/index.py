@@ -97,16 +97,22 @@ def _nonzero_numpy(call: Call, x: Value) -> tuple[Value, ...]:
     return tuple(_columns(call, _nonzero(call, x)))
 
 
+def numbered(call: Call, mask: Value) -> Value:
+    """Of a mask [N]: the number of each true element among these, from 0 on."""
+    count = call.b.cumsum(call.value(mask, types.i64), axis=0)
+    return call.b.sub(count, call.value(1, types.i64))
+
+
 @handles("nonzero_static.default")
 def _nonzero_static(call: Call, x: Value, *, size: int, fill_value: int = -1) -> Value:
     """The first `size` places where x is not zero, then rows of `fill_value`."""
     b, count, rank = call.b, x.type.numel, x.type.rank
     flat = b.ne(call.reshape(x, (count,)), call.value(0, x.dtype))
-    number = b.sub(b.cumsum(call.value(flat, types.i64), axis=0), call.value(1, types.i64))
+    number = numbered(call, flat)
     last = call.value(size, types.i64)  # a row for all that does not count
     row = b.where(b.and_(flat, b.lt(number, last)), number, last)
     start = b.full(value=-1, shape=(size + 1,), dtype=types.i64)
-    places = part(call.b, b.scatter(start, row, b.iota(length=count), axis=0), 0, 0, size)
+    places = part(b, b.scatter(start, row, b.iota(length=count), axis=0), 0, 0, size)
     columns = []
     for axis in range(rank):
         along = b.floordiv(places, call.value(product(x.shape[axis + 1 :]), types.i64))

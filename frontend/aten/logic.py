@@ -1,5 +1,6 @@
 """Comparisons, logic, operations on bits, and choices by a mask."""
 
+from functools import partial
 from typing import Any
 
 from ...ir import types
@@ -46,20 +47,16 @@ for _name, _op in (("and", "and_"), ("or", "or_"), ("xor", "xor")):
 handles("bitwise_not.default")(_bitwise("not_"))
 
 
-def _shift(is_left: bool) -> Any:
-    def shifted(call: Call, x: Operand, by: Operand) -> Value:
-        if not call.dtype.is_integer:
-            raise Declined(f"a shift of {call.dtype}")
-        x, by = call.value(x, call.dtype), call.value(by, call.dtype)
-        return shift(call.b, x, by, is_left=is_left)
-
-    return shifted
+def _shift(call: Call, x: Operand, by: Operand, *, is_left: bool) -> Value:
+    if not call.dtype.is_integer:
+        raise Declined(f"a shift of {call.dtype}")
+    return shift(call.b, call.value(x, call.dtype), call.value(by, call.dtype), is_left=is_left)
 
 
 for _name, _is_left in (("left", True), ("right", False)):
-    handles(*overloads(f"__{_name[0]}shift__"))(_shift(_is_left))
+    handles(*overloads(f"__{_name[0]}shift__"))(partial(_shift, is_left=_is_left))
     _kinds = "Tensor Tensor_Scalar Scalar_Tensor"
-    handles(*overloads(f"bitwise_{_name}_shift", kinds=_kinds))(_shift(_is_left))
+    handles(*overloads(f"bitwise_{_name}_shift", kinds=_kinds))(partial(_shift, is_left=_is_left))
 
 
 @handles(*overloads("where", kinds="self ScalarSelf ScalarOther Scalar"))

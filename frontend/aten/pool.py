@@ -1,5 +1,6 @@
 """Pooling, and windows laid out as columns."""
 
+from functools import partial
 from typing import Any
 
 from ...ir.dim import Dim, product
@@ -69,14 +70,8 @@ def _adaptive_max(call: Call, x: Value, sizes: tuple[Dim, ...]) -> tuple[Value, 
 
 for _rank in (1, 2, 3):
     for _name, _places in ((f"max_pool{_rank}d", False), (f"max_pool{_rank}d_with_indices", True)):
-        handles(f"{_name}.default")(
-            lambda call, *args, r=_rank, p=_places, **given: _max_pool(
-                call, *args, rank=r, with_places=p, **given
-            )
-        )
-    handles(f"avg_pool{_rank}d.default")(
-        lambda call, *args, r=_rank, **given: _avg_pool(call, *args, rank=r, **given)
-    )
+        handles(f"{_name}.default")(partial(_max_pool, rank=_rank, with_places=_places))
+    handles(f"avg_pool{_rank}d.default")(partial(_avg_pool, rank=_rank))
     handles(f"adaptive_avg_pool{_rank}d.default")(_adaptive_avg)
     handles(f"adaptive_max_pool{_rank}d.default")(_adaptive_max)
     if _rank > 1:

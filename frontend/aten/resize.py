@@ -1,5 +1,6 @@
 """Resizing, and sampling at positions."""
 
+from functools import partial
 from typing import Any
 
 from ...ir.graph import Value
@@ -46,7 +47,7 @@ def _flat(scales: tuple[Any, ...]) -> Any:
 
 
 def _register(name: str, handler: Any, **given: Any) -> None:
-    handles(f"{name}.default", f"{name}.vec")(lambda call, *args: handler(call, *args, **given))
+    handles(f"{name}.default", f"{name}.vec")(partial(handler, **given))
 
 
 for _rank in (1, 2, 3):

@@ -62,7 +62,7 @@ def _layers(order: str, compute: Any) -> Any:
             w, r, *more = (_stacked(call, own[i::each]) for i in range(each))
             w_bias, r_bias = more[:2] if has_biases else (None, None)
             layer = rnn.Layer(x, w, r, order, w_bias, r_bias, reverse=reverse)
-            initial = [part(call.b, v, 0, first, first + width) for v in states]
+            initial = [part(b, v, 0, first, first + width) for v in states]
             y, *last = compute(call, layer, initial, more[-1] if each % 2 else None)
             ends.append(last)
             joined = (*x.shape[:2], width * y.shape[-1])

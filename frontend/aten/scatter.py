@@ -6,7 +6,7 @@ from ...ir import types
 from ...ir.graph import Value
 from ...ir.ops.scatter import COMBINES
 from ..importer import Call, Declined, Scalar, handles
-from .index import at_places, is_mask
+from .index import at_places, is_mask, numbered
 from .pointwise import Operand
 from .view import common_shape, unpermute
 
@@ -179,8 +179,7 @@ def _counted_out(call: Call, mask: Value, rows: Value) -> Value:
     """rows[i] where the i-th true element of the mask is, some row elsewhere."""
     b = call.b
     flat = call.reshape(mask, (mask.type.numel,))
-    count = b.cumsum(call.value(flat, types.i64), axis=0)
-    place = b.where(flat, b.sub(count, call.value(1, types.i64)), call.value(0, types.i64))
+    place = b.where(flat, numbered(call, flat), call.value(0, types.i64))
     if not call.facts.proved_le(1, rows.shape[0]):  # then there is none to put elsewhere
         rows = b.pad(rows, axis=0, before=0, after=1, value=0)
     return b.gather(rows, call.reshape(place, mask.shape), axis=0)

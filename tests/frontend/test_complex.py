@@ -8,15 +8,7 @@ import tilewright
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.evaluate import evaluate
 
-
-class Apply(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
+from ..models.zoo import Function
 
 CASES = {
     "arithmetic": lambda x, y: (x + y, x - 2j, 1 - x, x * y, 3 * x, x / y, 2 / y, -x, x + y.real),
@@ -48,7 +40,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_complex_operations(name):
-    module = Apply(CASES[name])
+    module = Function(CASES[name])
     rng = torch.Generator().manual_seed(5)
     x, y = (torch.randn(3, 4, generator=rng, dtype=torch.complex128) for _ in range(2))
     imported = import_module(module, (x, y), fallback=True)

@@ -8,18 +8,11 @@ import tilewright
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.errors import DimError, ShapeError, UnsupportedModel
 
-
-class Of(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
+from ..models.zoo import Function
 
 
 def compare(function, *calls):
-    module = Of(function).eval()
+    module = Function(function).eval()
     compiled = tilewright.compile(module, calls[0], target="cpu")
     for args in calls:
         for got, wanted in zip(compiled(*args), module(*args), strict=True):
@@ -56,7 +49,7 @@ def test_arithmetic_with_numbers_of_data():
 @pytest.mark.parametrize("cut", [lambda x, n: x[: n.item()], lambda x, n: x.roll(n.item())])
 def test_a_number_of_data_that_may_be_no_size(cut):
     with pytest.raises(DimError, match=r"negative, and is used as a size(.|\n)*_check\(n >= 0\)"):
-        import_module(Of(cut), (torch.randn(3), torch.tensor(2)))
+        import_module(Function(cut), (torch.randn(3), torch.tensor(2)))
 
 
 MASKS = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 1], [0] * 5]).bool()
@@ -92,7 +85,7 @@ def test_a_median_with_nan_and_along_an_empty_axis():
     compare(median, (x, MASKS[0]), (x, ~MASKS[0]))
     compare(lambda x: tuple(x.median(1)), (torch.zeros(0, 3),))
     with pytest.raises(ShapeError, match=r"an axis without elements(.|\n)*f32\[2, 0\], the axis 1"):
-        import_module(Of(lambda x: x.median(1).values), (torch.zeros(2, 0),))
+        import_module(Function(lambda x: x.median(1).values), (torch.zeros(2, 0),))
 
 
 def test_why_a_recurrent_layer_in_a_branch_is_refused():

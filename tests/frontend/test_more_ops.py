@@ -9,21 +9,14 @@ from tilewright.frontend.torch_export import import_module
 from tilewright.ir.errors import TilewrightError, UnsupportedOp
 from tilewright.ir.evaluate import evaluate
 
+from ..models.zoo import Function
+
 NAN, INF = float("nan"), float("inf")
-
-
-class Apply(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def check(function, *args):
     """Import without calls, run by the reference, compare with eager."""
-    module = Apply(function)
+    module = Function(function)
     imported = import_module(module, args)
     inputs = {k: to_numpy(v) for k, v in imported.signature.flatten(args, {}).items()}
     outputs, _ = evaluate(imported.graph, inputs, imported.weights.__getitem__, precision=None)
@@ -131,6 +124,6 @@ def test_what_a_call_cannot_stand_for_is_refused():
 
 
 def test_an_index_outside_of_what_is_put_into_is_an_error():
-    imported = import_module(Apply(lambda x, i: x.put(i, x[:1])), (VALUES, torch.tensor([3])))
+    imported = import_module(Function(lambda x, i: x.put(i, x[:1])), (VALUES, torch.tensor([3])))
     with pytest.raises(TilewrightError, match=r"aten.put(.|\n)*9"):
         evaluate(imported.graph, {"args_0": VALUES.numpy(), "args_1": torch.tensor([9]).numpy()})
