@@ -1,17 +1,16 @@
 """Tiny random encoders, encoder-decoders, vision and speech models of transformers, by their types.
 
 Run as a script it compiles them, each in a process of its own, and says which equal eager at a
-batch that they were not traced for: `python tests/models/hf_types.py [--only bert,t5] [--out F]`.
+batch that they were not traced for:
+
+    python -m tilewright.tests.models.hf_types [--only bert,t5] [--out FILE.jsonl] [--jobs 4]
 """
 
-import argparse
 import inspect
-import json
-import multiprocessing
-import os
 import time
-import warnings
 from typing import Any
+
+from . import apart
 
 TOLERANCE = 1e-4  # of the largest element of a result
 
@@ -165,12 +164,7 @@ def tiny_model(kind: str) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    model = getattr(transformers, types()[kind])(tiny_config(kind)).float().eval()
-    with torch.no_grad():  # norms that begin as ones and gates that begin as zeros hide faults
-        for parameter in model.parameters():
-            if parameter.is_floating_point():
-                parameter.add_(torch.randn_like(parameter) * 0.02)
-    return model
+    return apart.perturb(getattr(transformers, types()[kind])(tiny_config(kind)).float().eval())
 
 
 # ---- inputs --------------------------------------------------------------------------------
@@ -319,59 +313,13 @@ def check(kind: str, stage: str = "run") -> dict[str, Any]:
         row["step"], row["difference"] = "done", max(worst)
         row["calls"], row["programs"] = compiled.fallback_ops, len(compiled.variants)
     except Exception as error:  # noqa: BLE001  a row of the table
-        text = [line.strip() for line in str(error).splitlines() if line.strip()]
-        row["error"] = f"{type(error).__name__}: {' | '.join(text)}"[:1500]
+        row["error"] = apart.described(error)
     row["seconds"] = round(time.perf_counter() - start, 1)
     return row
 
 
-def check_apart(kind: str, stage: str, timeout: float) -> dict[str, Any]:
-    """The same in a process of its own, which may crash or take too long."""
-    context = multiprocessing.get_context("fork")  # with all that is imported here
-    here, there = context.Pipe(duplex=False)
-
-    def work() -> None:
-        warnings.simplefilter("ignore")
-        there.send(check(kind, stage))
-
-    process = context.Process(target=work)
-    process.start()
-    there.close()
-    row = {"type": kind, "step": "timeout"}
-    try:
-        if here.poll(timeout):
-            row = here.recv()
-    except EOFError:
-        row = {"type": kind, "step": "crash"}
-    process.kill()
-    process.join()
-    return row
-
-
-def main() -> None:
-    """Check all types, or those named, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="types, separated by commas")
-    parser.add_argument("--stage", choices=("eager", "import", "run"), default="run")
-    parser.add_argument("--out", help="a file for one JSON object a type; those in it are skipped")
-    parser.add_argument("--timeout", type=float, default=300)
-    options = parser.parse_args()
+if __name__ == "__main__":
     import tilewright.api.compile_module
     import tilewright.frontend.torch_export  # noqa: F401  before forking
 
-    seen = set()
-    if options.out and os.path.exists(options.out):
-        with open(options.out) as file:
-            seen = {json.loads(line)["type"] for line in file}
-    for kind in options.only.split(",") if options.only else types():
-        if kind in seen:
-            continue
-        row = check_apart(kind, options.stage, options.timeout)
-        print(json.dumps(row)[:400], flush=True)
-        if options.out:
-            with open(options.out, "a") as file:
-                file.write(json.dumps(row) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    apart.main(str(__doc__), check, types(), ("eager", "import", "run"))
