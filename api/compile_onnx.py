@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..frontend.onnx.packed import wide
+from ..frontend.onnx.packed import from_bytes, in_bytes
 from ..ir import switches
 from ..ir.errors import (
     DeviceError,
@@ -20,7 +20,6 @@ from ..ir.errors import (
     listed,
     shown,
 )
-from ..ir.types import dtype_of
 from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
 from ..runtime.dlpack import view_of
@@ -117,7 +116,7 @@ class CompiledOnnx(CompilingModule):
                 fix="pass an array for each, by position or by name",
             ) from None
         given = arguments.arguments
-        given.update({name: _in_bytes(value) for name, value in given.items()})
+        given.update({name: in_bytes(value) for name, value in given.items()})
         for name in self._wanted:
             parameter = self._renamed[name]
             given[parameter] = _host_array(name, given[parameter])
@@ -130,7 +129,7 @@ class CompiledOnnx(CompilingModule):
             return outputs
         kinds = self._packed if len(outputs) == len(self.outputs) else {}
         arrays = (output.numpy() for output in outputs)
-        return [x.astype(kinds.get(i, x.dtype), copy=False) for i, x in enumerate(arrays)]
+        return [from_bytes(x, kinds.get(i, x.dtype)) for i, x in enumerate(arrays)]
 
     # ---- making programs -------------------------------------------------------------------
 
@@ -236,14 +235,6 @@ class CompiledOnnx(CompilingModule):
         except NeedsInputs as error:
             self._wanted = tuple(n for n in self.inputs if n in (*self._wanted, *error.names))
             raise
-
-
-def _in_bytes(value: Any) -> Any:
-    """An array of numbers of less than a byte as one of bytes, which programs take for it."""
-    dtype = dtype_of(value.dtype) if isinstance(value, np.ndarray) else None
-    if dtype is None or not dtype.is_packed:
-        return value
-    return value.astype(wide(dtype).numpy)
 
 
 def _is_size(dim: int | str) -> bool:

@@ -1,5 +1,6 @@
 """Elements at positions that a tensor gives, mixed of their neighbours."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -32,19 +33,40 @@ def grid_sample(
     is what lies outside: zeros, the border, or x mirrored at it. Computed in float32 (float64 for
     float64).
     """
-    if padding not in PADDINGS or mode not in ("nearest", "linear", "cubic"):
-        raise Declined(f"sampling of mode {mode!r} and padding {padding!r}")
     batch, channels, *sizes = x.shape
     wide = f64 if x.dtype == f64 else f32
     _, *space, axes = grid.shape
     count = product_of(space)
     flat = b.cast(b.reshape(grid, shape=(batch, count, axes)), dtype=wide)
-    taps = []
+    places = []
     for number, size in enumerate(sizes):
         at = len(sizes) - 1 - number  # the last axis of x comes first
         place = b.reshape(b.slice(flat, axis=2, start=at, stop=at + 1), shape=(batch, count))
-        place = _unscaled(b, place, size, align_corners)
-        taps.append(_taps(b, place, size, mode, padding, align_corners))
+        places.append(_unscaled(b, place, size, align_corners))
+    found = sample(b, x, places, mode=mode, padding=padding, align_corners=align_corners)
+    return b.reshape(found, shape=(batch, channels, *space))
+
+
+def sample(
+    b: Builder,
+    x: Value,
+    places: Sequence[Value],
+    *,
+    mode: str = "linear",
+    padding: str = "zeros",
+    align_corners: bool = True,
+) -> Value:
+    """x: [N, C, *S], places: [N, P] for each axis of S, counted in its elements -> [N, C, P].
+
+    Places are f32, or f64 of an x of f64; see `grid_sample`.
+    """
+    if padding not in PADDINGS or mode not in ("nearest", "linear", "cubic"):
+        raise Declined(f"sampling of mode {mode!r} and padding {padding!r}")
+    batch, channels, *sizes = x.shape
+    wide, count = places[0].dtype, places[0].shape[1]
+    taps = [
+        _taps(b, place, size, mode, padding, align_corners) for place, size in zip(places, sizes)
+    ]
     values = b.reshape(x, shape=(batch, channels, product_of(sizes)))
     total = None
     for corner in product(*taps):
@@ -62,7 +84,7 @@ def grid_sample(
             part = b.mul(part, b.reshape(weight, shape=(batch, 1, count)))
         total = part if total is None else b.add(total, part)
     assert total is not None, "there is a neighbour"
-    return b.reshape(b.cast(total, dtype=x.dtype), shape=(batch, channels, *space))
+    return b.cast(total, dtype=x.dtype)
 
 
 def _taps(

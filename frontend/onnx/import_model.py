@@ -22,7 +22,7 @@ from ...ir.errors import (
     shown,
 )
 from ...ir.graph import Value
-from ...ir.lazy_arrays import LazyArrays
+from ...ir.lazy_arrays import LazyArray, LazyArrays
 from ...ir.signature import Constant, Container, Input, Output, Signature, Tree
 from ..imported import Imported, proved
 from . import ops  # noqa: F401  fills the tables
@@ -32,7 +32,7 @@ from .importer import POISON, Importer, Model
 from .known import Known, OnnxBuilder
 from .model_file import ModelFile, Source
 from .narrowing import narrowed
-from .packed import widened
+from .packed import is_bytes, widened
 from .scope import NameScope
 from .tensors import ELEMENT_TYPES, dtype_of_element
 
@@ -58,7 +58,7 @@ class NeedsInputs(UnsupportedModel):
 class ImportedOnnx(Imported):
     """An ONNX model as a graph; `inputs` and `outputs` are the model's own names, in order.
 
-    Those of int4 and the like are int8 and uint8 in the graph.
+    Those of int4 and the like are int8 and uint8 in the graph, coded floats uint8.
     """
 
     inputs: tuple[str, ...] = ()
@@ -108,14 +108,14 @@ def declared_shapes(file: ModelFile) -> dict[str, tuple[int | str, ...] | None]:
 
 
 def packed_outputs(file: ModelFile) -> dict[int, np.dtype]:
-    """Which outputs the model declares as numbers of less than a byte, and of which kind."""
+    """Which outputs the model declares of a dtype that programs have as bytes, and of which."""
     kinds = {
         number: output.type.tensor_type.elem_type
         for number, output in enumerate(file.proto.graph.output)
         if output.type.tensor_type.elem_type in ELEMENT_TYPES.values()
     }
     dtypes = {number: dtype_of_element(kind) for number, kind in kinds.items()}
-    return {number: dtype.numpy for number, dtype in dtypes.items() if dtype.is_packed}
+    return {number: dtype.numpy for number, dtype in dtypes.items() if is_bytes(dtype)}
 
 
 def _declared(type: TypeProto) -> tuple[int | str, ...] | None:
@@ -168,12 +168,13 @@ class _ModelImport:
             raise NeedsInputs([v.name for v in inputs if v.name in self.model.wanted])
         results, leaves = self._results(scope)
         b = self.builder
-        graph = proved(widened(b.graph(results)), _FIX)
+        graph, stored = widened(b.graph(results), b.stored)
+        graph = proved(graph, _FIX)
         used = {operand for node in graph.nodes for operand in node.operands} | set(graph.outputs)
         kept = [w for w in graph.weights if w in used]
         return ImportedOnnx(
             graph.replace(weights=tuple(kept)),
-            LazyArrays({w.name or "": b.stored[w.name or ""] for w in kept}),
+            LazyArrays({w.name or "": stored[w.name or ""] for w in kept}),
             LazyArrays({}),
             Signature(tuple(self.arguments.values()), {}, Container("list", tuple(leaves))),
             tuple(self.model.notes),
@@ -201,7 +202,7 @@ class _ModelImport:
                     f"the numbers given are {array.dtype}", where=where, facts=f"it is {dtype}"
                 )
             self.arguments[name] = Constant(array)
-            return Known.of_array(array)
+            return Known.stored(LazyArray(array.shape, dtype, lambda: array))
         given = self.shapes.get(name, _UNKNOWN)
         result, self.arguments[name] = self._argument(value.type, name, given, where)
         if isinstance(result, Value):

@@ -18,6 +18,7 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.lazy_arrays import LazyArray, in_memory
 from ...ir.op import Op
 from ...ir.types import DType, TensorType
+from .packed import is_bytes
 
 MAX_DIMS = 4096  # elements that are looked at one by one
 
@@ -175,7 +176,7 @@ class OnnxBuilder(Builder):
 
 def _uniform(value: Known) -> float | int | bool | None:
     """The number that all elements are; None where they differ, or where text has none for it."""
-    if value.dtype.is_packed:
+    if is_bytes(value.dtype):
         return None
     array = value.array
     assert array is not None, "it holds numbers"

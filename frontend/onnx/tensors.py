@@ -10,6 +10,7 @@ from onnx import TensorProto, numpy_helper
 from ...ir.errors import UnsupportedModel
 from ...ir.lazy_arrays import LazyArray
 from ...ir.types import DTYPES, DType
+from .formats import FORMATS
 
 # ONNX's element types that we have; those of later opsets by name, where this onnx knows them
 _NAMES = {
@@ -24,9 +25,9 @@ _NAMES = {
     **{f"UINT{bits}": f"u{bits}" for bits in (2, 4, 8, 16, 32, 64)},
 }
 _DTYPES: dict[int, DType] = {
-    TensorProto.DataType.Value(theirs): DTYPES[ours]
-    for theirs, ours in _NAMES.items()
-    if theirs in TensorProto.DataType.keys() and ours in DTYPES  # noqa: SIM118  no dict
+    TensorProto.DataType.Value(theirs): dtype
+    for theirs, dtype in ({n: DTYPES[ours] for n, ours in _NAMES.items()} | FORMATS).items()
+    if theirs in TensorProto.DataType.keys()  # noqa: SIM118  no dict
 }
 ELEMENT_TYPES = {dtype: number for number, dtype in _DTYPES.items()}
 

@@ -32,6 +32,16 @@ def test_blocks_are_added_where_they_were_cut_out(window):
     check(reference, "Col2Im", [x, image, block], stored=(1, 2), **window)
 
 
+@pytest.mark.parametrize("groups", [{}, {"group": 2, "offset_group": 2}, {"offset_group": 4}])
+def test_windows_whose_elements_are_moved(groups):
+    window = {"strides": [2, 1], "dilations": [1, 2], "pads": [1, 0, 1, 1]}
+    count = groups.get("offset_group", 1)
+    x, w = floats(1, 4, 5, 6), floats(2, 4 // groups.get("group", 1), 3, 2)
+    offset, mask = floats(1, count * 12, 3, 5) * 2, floats(1, count * 6, 3, 5)
+    for more in ([], [floats(2), mask]):
+        check(reference, "DeformConv", [x, w, offset, *more], opset=19, **window, **groups)
+
+
 @pytest.mark.parametrize("shape", [None, (1, 2, 7, 9)])
 def test_pooling_undone(shape):
     x, places = floats(1, 2, 3, 4), np.arange(48)[::2].reshape(1, 2, 3, 4)

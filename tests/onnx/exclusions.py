@@ -12,9 +12,6 @@ EXCLUDED: dict[str, str] = {
         "random numbers: the expected ones are of another generator"
     ),
     r"test_image_decoder.*": "pictures are decoded by the caller",
-    r"test_.*(FLOAT8E\dM\dFNUZ|FLOAT4E2M1|FLOAT8E8M0|float4e2m1).*": (
-        "float8 of the FNUZ kind, float4 and e8m0 are no dtypes of ours: they are refused by name"
-    ),
     r"test_resize_downsample_scales_(linear|cubic)_align_corners": (
         "positions by the size before it is rounded down, as neither torch nor onnxruntime has them"
     ),

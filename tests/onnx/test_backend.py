@@ -9,8 +9,9 @@ from .exclusions import EXCLUDED
 
 # one of each kind of thing that the importer does: names are those of onnx.backend.test
 SAMPLE = """
-    cast_FLOAT_to_BFLOAT16 convtranspose_group_2 einsum_batch_matmul if_seq loop11 max_uint32
-    nonzero_example quantizelinear_int4 reshape_negative_dim scatternd_add slice_neg_steps
+    basic_deform_conv_with_padding cast_FLOAT_to_BFLOAT16 cast_FLOAT_to_FLOAT8E5M2FNUZ
+    convtranspose_group_2 einsum_batch_matmul if_seq loop11 max_uint32 nonzero_example
+    quantizelinear_float4e2m1 quantizelinear_int4 reshape_negative_dim scatternd_add slice_neg_steps
 """.split()
 STORED = "test_(AvgPool2d_stride|Conv3d_dilated|PReLU_2d_multiparam|operator_pow|sequence_model3)"
 

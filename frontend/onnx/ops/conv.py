@@ -8,6 +8,7 @@ from ....ir.graph import Value
 from ....ir.ops.view import window_span
 from ...nn import conv as convs
 from ...nn import pool
+from ...nn.deform_conv import deform_conv
 from ..operators import Call, Declined, onnx_op
 
 Ints = tuple[int, ...]
@@ -142,6 +143,39 @@ def _conv_transpose(
         dilation=dilations,
         groups=group,
         output_padding=more,
+    )
+
+
+@onnx_op("DeformConv")
+def _deform_conv(
+    call: Call,
+    x: Value,
+    w: Value,
+    offset: Value,
+    bias: Value | None = None,
+    mask: Value | None = None,
+    *,
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    offset_group: int = 1,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Value:
+    kernel = _kernel(call, x, w)
+    strides, dilations, _ = _laid(kernel, strides, dilations)
+    return deform_conv(
+        call.b,
+        x,
+        w,
+        offset,
+        mask,
+        bias,
+        strides=strides,
+        padding=(pads or (0,) * len(kernel))[: len(kernel)],
+        dilation=dilations,
+        groups=group,
+        offset_groups=offset_group,
     )
 
 

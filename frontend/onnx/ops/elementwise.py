@@ -15,6 +15,7 @@ from ...nn import division
 from ...nn.elementary import elementary
 from ...nn.formula import Term, computed
 from ...nn.shift import shift
+from ..formats import E8M0, is_coded, power_of_two
 from ..known import Known
 from ..operators import Call, Declined, onnx_op
 from ..tensors import dtype_of_element
@@ -274,39 +275,48 @@ def _dropout_7(call: Call, x: Value, *, ratio: float = 0.5, is_test: int = 1) ->
 # ---- casts ---------------------------------------------------------------------------------
 
 
-def converted(call: Call, x: Value, dtype: DType, saturate: bool = True) -> Value:
+def converted(
+    call: Call, x: Value, dtype: DType, saturate: bool = True, round_mode: str = "up"
+) -> Value:
     """X in another dtype, as Cast has it.
 
     To a float8, what is too large becomes the largest with `saturate` (infinity too); else
     infinity, or NaN where the dtype has none (ONNX, "Float stored in 8 bits").
     """
+    if is_coded(x.dtype):
+        x = call.b.cast(x, dtype=types.f32)
     if dtype is types.bool_ and x.dtype is not types.bool_:
         return call.b.ne(x, call.number(0, x.dtype))
-    if not (dtype.is_float and dtype.bits == 8) or x.dtype == dtype:
+    if not (dtype.is_float and dtype.bits <= 8) or x.dtype == dtype:
         return call.cast(x, dtype)
     b, wide = call.b, call.computed(call.cast(x, types.f32) if not x.dtype.is_float else x)
     largest = float(ml_dtypes.finfo(dtype.numpy).max)
-    if saturate:
+    if dtype == E8M0:
+        single = call.cast(wide, types.f32)
+        power = power_of_two(b, single, round_mode, saturate, Known.of_array)
+        return b.cast(power, dtype=dtype)
+    if saturate or dtype.bits < 8:
         top = call.number(largest, wide.dtype)
         return b.cast(b.minimum(b.maximum(wide, b.neg(top)), top), dtype=dtype)
     narrow = b.cast(wide, dtype=dtype)
     if dtype is types.f8e5m2:
         return narrow
     # past the middle between the largest and what would come next
-    past = b.gt(b.abs(wide), call.number(464.0, wide.dtype))
+    before = np.nextafter(np.array(largest, dtype.numpy), np.array(0.0, dtype.numpy))
+    past = b.gt(b.abs(wide), call.number(largest + (largest - float(before)) / 2, wide.dtype))
     return b.cast(b.where(past, call.number(math.nan, wide.dtype), wide), dtype=dtype)
 
 
 @onnx_op("Cast")
 def _cast(call: Call, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
-    return converted(call, x, dtype_of_element(to), bool(saturate))
+    return converted(call, x, dtype_of_element(to), bool(saturate), round_mode)
 
 
 @onnx_op("CastLike")
 def _cast_like(
     call: Call, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up"
 ) -> Value:
-    return converted(call, x, like.dtype, bool(saturate))
+    return converted(call, x, like.dtype, bool(saturate), round_mode)
 
 
 # ---- constants -----------------------------------------------------------------------------
