@@ -100,9 +100,13 @@ def _batch_norm(
     eps: float,
 ) -> tuple[Any, ...]:
     result = batch_norm(call.b, x, weight, bias, running_mean, running_var, eps)
-    # of a batch no statistics are taken: torch gives two empty tensors
-    nothing = call.b.full(value=0.0, shape=(0,), dtype=from_torch(call.expected[1].dtype))
-    return result, nothing, nothing
+    b, dtype = call.b, from_torch(call.expected[1].dtype)
+    # of a batch no statistics are taken: torch gives two empty tensors on a CPU, elsewhere those used
+    if call.expected[1].numel() == 0:
+        nothing = b.full(value=0.0, shape=(0,), dtype=dtype)
+        return result, nothing, nothing
+    scale = b.rsqrt(b.add(call.value(running_var, dtype), call.value(eps, dtype)))
+    return result, call.value(running_mean, dtype), scale
 
 
 @handles("group_norm.default")

@@ -127,3 +127,12 @@ def test_an_index_outside_of_what_is_put_into_is_an_error():
     imported = import_module(Function(lambda x, i: x.put(i, x[:1])), (VALUES, torch.tensor([3])))
     with pytest.raises(TilewrightError, match=r"aten.put(.|\n)*9"):
         evaluate(imported.graph, {"args_0": VALUES.numpy(), "args_1": torch.tensor([9]).numpy()})
+
+
+def test_batch_norm_gives_its_statistics_on_other_devices_than_the_cpu():
+    """Torch's results have other shapes there; what is traced without data stands for them."""
+    mean, var = (torch.full((4,), v, device="meta") for v in (0.0, 1.0))
+    norm = torch.ops.aten._native_batch_norm_legit_no_training
+    module = Function(lambda x, m, v: norm(x, None, None, m, v, 0.1, 1e-5))
+    graph = import_module(module, (torch.empty(2, 4, 3, device="meta"), mean, var)).graph
+    assert [x.type.shape for x in graph.outputs] == [(2, 4, 3), (4,), (4,)]
