@@ -101,7 +101,7 @@ def _batch_norm(
 ) -> tuple[Any, ...]:
     result = batch_norm(call.b, x, weight, bias, running_mean, running_var, eps)
     b, dtype = call.b, from_torch(call.expected[1].dtype)
-    # of a batch no statistics are taken: torch gives two empty tensors on a CPU, elsewhere those used
+    # no statistics of the batch: torch gives two empty tensors on a CPU, elsewhere those used
     if call.expected[1].numel() == 0:
         nothing = b.full(value=0.0, shape=(0,), dtype=dtype)
         return result, nothing, nothing
