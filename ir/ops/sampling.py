@@ -25,6 +25,8 @@ def sample(logits, temperature, top_k, top_p, seed, step):
     expected = {"temperature": f32, "top_k": i32, "top_p": f32, "seed": i64, "step": i64}
     if logits.rank != 2 or logits.dtype != f32:
         raise TypeError(f"logits is {logits}: must be f32 of rank 2")
+    if not isinstance(logits.shape[1], int) or logits.shape[1] < 1:
+        raise TypeError(f"logits is {logits}: how many tokens there are must be known, and not 0")
     for (name, dtype), given in zip(expected.items(), (temperature, top_k, top_p, seed, step)):
         if given != TensorType((rows,), dtype):
             raise TypeError(f"{name} is {given}: must be {TensorType((rows,), dtype)}")

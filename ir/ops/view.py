@@ -196,8 +196,8 @@ def num_windows(length: Dim, size: int, step: int, dilation: int) -> Dim:
 
 @window.set_reference
 def _(x, *, axis, size, step, dilation):
-    count = num_windows(x.shape[axis], size, step, dilation)
-    places = step * np.arange(count)[:, None] + dilation * np.arange(size)
+    starts = np.arange(0, x.shape[axis] - window_span(size, dilation) + 1, step)
+    places = starts[:, None] + dilation * np.arange(size)
     return np.moveaxis(np.take(x, places, axis), axis % x.ndim + 1, -1)
 
 

@@ -1,7 +1,8 @@
 """Random graphs over every op: operands and attributes by what its declaration takes.
 
 What no declaration says (which shapes go together, what proves that a view reads inside) is in
-random_steps.py; what neither knows is taken from the op's samples, with operands made to fit.
+random_steps.py and random_rows.py; what none of them knows is taken from the op's samples, with
+operands made to fit.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,10 +20,12 @@ from tilewright.ir.types import DTYPES, DType, TensorType, bf16, bool_, f16, f32
 
 FLOATS = (f32, f64, f16, bf16)
 ALL = tuple(dtype for dtype in DTYPES.values() if not dtype.is_packed)
+PACKED = tuple(dtype for dtype in DTYPES.values() if dtype.is_packed)
 ANY = (*FLOATS, *(dtype for dtype in ALL if not dtype.is_float))  # what is computed in
 MOST = 1500  # elements of a value
 LARGEST = 9  # what dims are at most, for counting elements
-OFTEN = {"elementwise": 5, "view": 5, "reduce": 2}  # kinds of which graphs are mostly made
+# kinds of which graphs are mostly made
+OFTEN = {"elementwise": 8, "view": 6, "reduce": 3, "composite": 4, "contract": 2}
 LEAVES = frozenset(("region", "call"))  # kinds that stand alone, in no kernel
 
 
@@ -33,11 +36,20 @@ class Declined(Exception):
 class Pool:
     """The values of a graph so far that belong together, and choices among them.
 
-    `depth`: in how many regions they lie; none begin inside of one.
+    `regions`: whether sub-graphs and calls may begin; `weights`: whether there are new ones.
     """
 
-    def __init__(self, rng: Random, b: Builder, dims: Sequence[Dim], depth: int = 0):
-        self.rng, self.b, self.dims, self.depth = rng, b, dims, depth
+    def __init__(
+        self,
+        rng: Random,
+        b: Builder,
+        dims: Sequence[Dim],
+        *,
+        regions: bool = True,
+        weights: bool = True,
+    ):
+        self.rng, self.b, self.regions, self.weights = rng, b, regions, weights
+        self.dims = list(dims)  # and those that only data says
         self.values: list[Value] = []
 
     # ---- choices -----------------------------------------------------------------------------
@@ -71,7 +83,7 @@ class Pool:
         return self.whole(-x.type.rank, x.type.rank - 1)
 
     def dim(self) -> Dim:
-        return self.among((*self.dims, 1, 2, 3, 4, 5, 8))
+        return self.among((*self.dims, 1, 2, 3, 4, 5, 8, self.among((0, 17, 40))))
 
     def shape(self, most: int = 3) -> tuple[Dim, ...]:
         return tuple(self.dim() for _ in range(self.whole(0, most)))
@@ -84,6 +96,12 @@ class Pool:
 
     def node(self, op: Op, operands: Sequence[Value], attrs: dict):
         return self.b.node(op, operands, attrs).results
+
+    def weight(self, shape: Sequence[Dim], dtype: DType) -> Value:
+        """A new one, of those sizes that are known."""
+        if not self.weights:
+            raise Declined
+        return self.b.weight(f"w{len(self.b.weights)}", known(shape), dtype)
 
     def number(self, value: float, dtype: DType) -> Value:
         return self.b.constant(value if dtype.is_float else int(value), dtype)
@@ -147,7 +165,7 @@ class Pool:
     def grow(self, steps: int) -> None:
         """Add what `steps` random ops make; those that cannot be made leave nothing."""
         known = by_kind()
-        kinds = [kind for kind in known if not self.depth or kind not in LEAVES]
+        kinds = [kind for kind in known if self.regions or kind not in LEAVES]
         chosen = [kind for kind in kinds for _ in range(OFTEN.get(kind, 1))]
         for _ in range(steps):
             op = self.among(known[self.among(chosen)])
@@ -281,7 +299,7 @@ def random_graph(
     *,
     islands: int = 1,
     max_nodes: int = 12,
-    dtypes: Sequence[DType] = ANY,
+    dtypes: Sequence[DType] = ALL,
     regions: bool = True,
 ) -> Graph:
     """A graph of `islands` that share nothing but dims, so that one program tries many.
@@ -289,12 +307,16 @@ def random_graph(
     Without `regions` there are kernels alone: no sub-graphs, and no calls.
     """
     b = Builder("random")
-    dims = (b.dim("t", rng.randint(0, 1), LARGEST), b.dim("n", 1, None, rng.randint(1, 2)))
+    least = rng.randint(0, 1)
+    dims = (b.dim("t", least, least + 7), b.dim("n", 1, None, rng.randint(1, 2)))
     outputs: list[Value] = []
     for island in range(islands):
-        pool = Pool(rng, b, dims, depth=0 if regions else 1)
+        pool = Pool(rng, b, dims, regions=regions)
         for number in range(rng.randint(1, 3)):
             name, shape = f"x{island}_{number}", pool.shape()
+            if pool.flip(8):  # of a dtype that only weights have
+                pool.values.append(pool.cast(pool.weight(shape, pool.among(PACKED)), f32))
+                continue
             declare = pool.among((b.input, b.input, b.weight))
             if declare == b.weight:  # which sizes of a call do not determine
                 shape = known(shape)

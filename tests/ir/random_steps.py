@@ -1,14 +1,18 @@
 """Steps of random graphs that need more than an op's declaration says."""
 
+import numpy as np
+
 from tilewright.ir.builder import Builder
 from tilewright.ir.dim import Dim, product
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.host_functions import register_function
 from tilewright.ir.op import Op
 from tilewright.ir.ops.scatter import COMBINES
 from tilewright.ir.ops.view import window_span
 from tilewright.ir.types import TensorType, bool_, i64
 
-from .random_graphs import ALL, ANY, FLOATS, Declined, Pool, broadcasts
+from .random_graphs import ALL, ANY, LARGEST, Declined, Pool, elements
+from .random_rows import ROWS
 
 
 def _replaced(shape, axis: int, *dims: Dim) -> tuple[Dim, ...]:
@@ -168,66 +172,13 @@ def topk(pool: Pool, op: Op):
     return pool.b.topk(x, k=k, axis=axis, largest=pool.flip())
 
 
-# ---- products, rows, attention -----------------------------------------------------------------
-
-
-def matmul(pool: Pool, op: Op) -> Value:
-    x = pool.ranked(2)
-    if x.dtype == bool_:
-        x = pool.cast(x, pool.among(FLOATS))
-    transposed, columns = pool.flip(), pool.dim()
-    batch = pool.among(((), (), x.shape[:-2], tuple(1 for _ in x.shape[:-2])))
-    shape = (columns, x.shape[-1]) if transposed else (x.shape[-1], columns)
-    found = [y for y in pool.values if y.shape[-2:] == shape]
-    found = [y for y in found if broadcasts(y.shape[:-2], x.shape[:-2]) is not None]
-    if found and pool.flip():
-        w = pool.cast(pool.among(found), x.dtype)
-    else:
-        w = pool.fitted((*batch, *shape), x.dtype)
-    return pool.b.matmul(x, w, transpose_w=transposed)
-
-
-def norm(pool: Pool, op: Op) -> Value:
-    x = pool.ranked()
-    x = x if x.dtype in FLOATS else pool.cast(x, pool.among(FLOATS))
-    rows = [pool.fitted(x.shape[-1:], x.dtype) for _ in op.operands[1:]]
-    return pool.node(op, [x, *rows], {"eps": pool.among((1e-5, 1e-2))})[0]
-
-
-def softmax(pool: Pool, op: Op) -> Value:
-    x = pool.ranked()
-    x = x if x.dtype in FLOATS else pool.cast(x, pool.among(FLOATS))
-    return pool.b.softmax(x, axis=pool.axis(x))
-
-
-def attention(pool: Pool, op: Op) -> Value:
-    dtype, batch = pool.among(FLOATS), pool.shape(1)
-    heads, group = pool.among((1, 2)), pool.among((1, 2))
-    size, width = pool.among((2, 4, 5)), pool.among((2, 3))
-    queries, keys = pool.dim(), pool.dim()
-    q = pool.fitted((*batch, heads * group, queries, size), dtype)
-    k = pool.fitted((*batch, heads, keys, size), dtype)
-    v = pool.fitted((*batch, heads, keys, width), dtype)
-    mask = []
-    if pool.flip():
-        shapes = ((queries, keys), (1, keys), (heads * group, queries, keys), (keys,))
-        mask.append(pool.fitted(pool.among(shapes), pool.among((bool_, dtype))))
-    attrs = {
-        "scale": pool.among((0.5, 1.0)),
-        "is_causal": pool.flip(),
-        "window": pool.among((None, None, 1, 3)),
-        "softcap": pool.among((None, None, 2.0)),
-    }
-    return pool.b.attention(q, k, v, *mask, **attrs)
-
-
 # ---- regions and calls -------------------------------------------------------------------------
 
 
 def _region(pool: Pool, name: str, types: list[TensorType], results) -> Graph:
     """A sub-graph of a few nodes; `results` makes its outputs of the pool inside of it."""
     b = Builder(name, pool.b.symbols.values())
-    inside = Pool(pool.rng, b, pool.dims, pool.depth + 1)
+    inside = Pool(pool.rng, b, pool.dims, regions=False, weights=False)
     inside.values = [b.input(f"x{i}", type.shape, type.dtype) for i, type in enumerate(types)]
     taken = list(inside.values)
     inside.grow(pool.whole(1, 3))
@@ -288,24 +239,48 @@ def scan(pool: Pool, op: Op):
     return pool.b.scan(*carried, *stacked, *kept, **attrs)
 
 
-def nonzero(pool: Pool, op: Op) -> Value:
+def _late(pool: Pool, most: int | None, at_most: int) -> str:
+    """The name of a new dim; others may have it as a size where it is `at_most` small."""
     name = f"late{len(pool.b.symbols)}"
-    pool.b.dim(name, lo=0)
-    return pool.b.nonzero(pool.value(), binds=(name,))
+    dim = pool.b.dim(name, 0, most)
+    if at_most <= LARGEST:
+        pool.dims.append(dim)
+    return name
+
+
+def nonzero(pool: Pool, op: Op) -> Value:
+    x = pool.value()
+    return pool.b.nonzero(x, binds=(_late(pool, None, elements(x.shape)),))
 
 
 def read_dim(pool: Pool, op: Op):
-    name = f"late{len(pool.b.symbols)}"
-    dim = pool.b.dim(name, 0, 6)
-    number = pool.b.read_dim(pool.b.mod(pool.fitted((), i64), pool.number(7, i64)), binds=(name,))
-    return number, pool.b.iota(length=dim, dtype=pool.among(ANY[:-1]))
+    number = pool.b.mod(pool.fitted((), i64), pool.number(7, i64))
+    name = _late(pool, 6, 6)
+    number = pool.b.read_dim(number, binds=(name,))
+    return number, pool.b.iota(length=pool.dims[-1], dtype=pool.among(ANY[:-1]))
+
+
+def call(pool: Pool, op: Op):
+    """Two values the other way round, or those of a row that are not zero."""
+    x, y = pool.value(), pool.value()
+    if pool.flip():
+        return pool.b.call(x, y, function="random.swapped", results=(y.type, x.type))
+    if elements(x.shape) > LARGEST:
+        raise Declined
+    name = _late(pool, None, elements(x.shape))
+    row = TensorType((pool.dims[-1],), x.dtype)
+    return pool.b.call(x, function="random.nonzeros", results=(row,), binds=(name,))
+
+
+register_function("random.swapped", lambda x, y: (y, x))
+register_function("random.nonzeros", lambda x: x[np.not_equal(x, 0)])
 
 
 STEPS = {
     "full": full, "iota": iota, "dim_value": dim_value, "cast": cast, "reshape": reshape,
     "broadcast_to": broadcast_to, "slice": slice_, "concat": concat, "pad": pad, "window": window,
     "gather": gather, "gather_elements": gather_elements, "check_index": check_index,
-    "scatter": scatter, "scatter_elements": scatter_elements, "topk": topk, "matmul": matmul,
-    "rms_norm": norm, "layer_norm": norm, "softmax": softmax, "attention": attention,
+    "scatter": scatter, "scatter_elements": scatter_elements, "topk": topk, **ROWS,
     "cond": cond, "while_loop": while_loop, "scan": scan, "nonzero": nonzero, "read_dim": read_dim,
+    "call": call,
 }  # fmt: skip

@@ -31,10 +31,6 @@ TEXTS = sorted((Path(__file__).parent / "graphs").glob("*.ir"))
 ELSEWHERE = {
     "kv_append": "a state that is consumed: tests/passes/test_page_kv.py",
     "paged_attention": "pages that make sense: tests/passes/test_page_kv.py",
-    "sample": "parameters that make sense: tests/ops/samples_rows.py",
-    "grouped_matmul": "an index of matrices: tests/ops/samples_rows.py",
-    "grouped_gated_linear": "the same",
-    "call": "functions of this process: tests/codegen/test_steps.py",
 }
 SEEDS = st.integers(0, 2**32)  # of programs, whose failures `reduced` cuts down
 few = settings(  # each example costs a compilation
