@@ -32,7 +32,8 @@ def compile(
     so, it is compiled at a call, for that call's sizes; where the numbers of an input decide what
     the graph is (a shape, an axis, a count), for those numbers: with `example_inputs` now. At most
     8 programs are kept. For an ONNX model `dynamic_shapes` gives shapes in place of the declared
-    ones, by input: {"image": ("batch", 3, 480, 640)}. All of it runs in kernels, `strict` or not.
+    ones, by input: {"image": ("batch", 3, 480, 640)}. What no kernel computes (ai.onnx.ml, Det) is
+    left to ONNX's reference or NumPy, called on the host; with `strict` it is an error.
     """
     is_path = isinstance(model, str | os.PathLike)
     if is_path or type(model).__name__ == "ModelProto":
@@ -40,7 +41,12 @@ def compile(
         from .compile_onnx import compile_onnx
 
         return compile_onnx(
-            model, example_inputs, shapes=dynamic_shapes, target=target, options=options
+            model,
+            example_inputs,
+            shapes=dynamic_shapes,
+            target=target,
+            strict=strict,
+            options=options,
         )
     from .compile_module import compile as compile_module
 

@@ -39,6 +39,7 @@ def compile_onnx(
     *,
     shapes: Shapes | None = None,
     target: str = "auto",
+    strict: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> "CompiledOnnx":
     """A callable with the inputs of an ONNX model that returns the list of its outputs.
@@ -48,7 +49,7 @@ def compile_onnx(
     """
     switches.check()
     given = read_options(options, PIPELINE_OPTIONS)
-    compiled = CompiledOnnx(source, dict(shapes or {}), target, given)
+    compiled = CompiledOnnx(source, dict(shapes or {}), target, given, strict)
     if example_inputs is None:
         compiled.prepare()
     elif isinstance(example_inputs, Mapping):
@@ -67,7 +68,14 @@ class CompiledOnnx(CompilingModule):
     set of sizes; one whose graph depends on the numbers of an input, a program for each of those.
     """
 
-    def __init__(self, source: Any, shapes: Shapes, target: str, options: Mapping[str, Any]):
+    def __init__(
+        self,
+        source: Any,
+        shapes: Shapes,
+        target: str,
+        options: Mapping[str, Any],
+        strict: bool = False,
+    ):
         from ..frontend.onnx.checks import checked_model
         from ..frontend.onnx.import_model import declared_shapes, packed_outputs
 
@@ -75,7 +83,7 @@ class CompiledOnnx(CompilingModule):
         declared = declared_shapes(self._file)
         self.inputs = tuple(declared)
         self._shapes: dict[str, Any] = {**declared, **shapes}
-        self._given_shapes = shapes
+        self._given_shapes, self._strict = shapes, strict
         self._renamed = _parameters(self.inputs)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(name, kind) for name in self._renamed.values()]
@@ -231,7 +239,9 @@ class CompiledOnnx(CompilingModule):
         from ..frontend.onnx.import_model import NeedsInputs, import_onnx
 
         try:
-            return import_onnx(self._file, shapes=shapes, values=values, name=self._name)
+            return import_onnx(
+                self._file, shapes=shapes, values=values, name=self._name, strict=self._strict
+            )
         except NeedsInputs as error:
             self._wanted = tuple(n for n in self.inputs if n in (*self._wanted, *error.names))
             raise

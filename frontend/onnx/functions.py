@@ -9,6 +9,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 from ...ir.graph import Value
 from .model_file import ModelFile, domain_of
+from .sizes import SHAPES
 from .tensors import ELEMENT_TYPES
 
 
@@ -45,6 +46,16 @@ def body_of(
         versions,
         {a.name: a for a in function.attribute_proto},
     )
+
+
+def is_defined(domain: str, name: str, version: int) -> bool:
+    """Whether an operator needs no row: ONNX defines it by a function, or it gives a shape."""
+    if not domain and name in SHAPES:
+        return True
+    if not onnx.defs.has(name, version, domain):
+        return False
+    schema = onnx.defs.get_schema(name, version, domain)
+    return schema.has_function or schema.has_context_dependent_function
 
 
 def opsets(proto: Any) -> dict[str, int]:

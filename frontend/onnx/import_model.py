@@ -71,6 +71,7 @@ def import_onnx(
     shapes: Mapping[str, Any] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     name: str = "main",
+    strict: bool = False,
 ) -> ImportedOnnx:
     """Import the graph of an ONNX file (a path), an onnx.ModelProto, or what `checked_model` gave.
 
@@ -78,13 +79,16 @@ def import_onnx(
     their own. `shapes` gives inputs shapes in place of the declared ones, of numbers and names of
     dims; a list of shapes to a sequence, None to an optional that is left out. `values` gives
     inputs numbers: they are compiled in as constants. Weights are read when they are looked up.
+    What no kernel computes (ai.onnx.ml, Det) is left to ONNX's reference or NumPy, as a call of the
+    host; with `strict` it is unsupported.
     Raises CheckpointError for a damaged file, UnsupportedOp (one table of all), UnsupportedModel,
     ShapeError or DimError; NeedsInputs where only the numbers of inputs tell what the graph is.
     """
     file = source if isinstance(source, ModelFile) else checked_model(source)
     ranges: dict[str, Symbol] = {}
     while True:
-        job = _ModelImport(file, dict(shapes or {}), dict(values or {}), name, ranges)
+        model = Model(file, strict)
+        job = _ModelImport(model, dict(shapes or {}), dict(values or {}), name, ranges)
         try:
             return job.run()
         except ShapeError:
@@ -133,15 +137,14 @@ class _ModelImport:
 
     def __init__(
         self,
-        file: ModelFile,
+        model: Model,
         shapes: dict[str, Any],
         values: dict[str, np.ndarray],
         name: str,
         ranges: Mapping[str, Symbol],
     ):
-        self.file, self.graph = file, file.proto.graph
+        self.model, self.file, self.graph = model, model.file, model.file.proto.graph
         self.shapes, self.values = shapes, values
-        self.model = Model(file)
         self.builder = OnnxBuilder(name)
         self.arguments: dict[str, Tree] = {}
         self.ranges = ranges  # of dims, narrower than any size

@@ -18,7 +18,7 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.lazy_arrays import LazyArrays
 from ..declined import Declined
 from ..missing import Missing
-from .functions import FunctionBody, body_of
+from .functions import FunctionBody, body_of, is_defined
 from .known import Known, OnnxBuilder
 from .model_file import ModelFile, domain_of
 from .operators import Call, NeedsValue, Region, find_row, why_refused
@@ -42,6 +42,7 @@ class Model:
     """What the graphs of one model share while it is imported."""
 
     file: ModelFile
+    strict: bool = False  # no calls of the host
     missing: Missing = field(default_factory=Missing)
     wanted: set[str] = field(default_factory=set)  # inputs whose numbers rows ask for
     inputs: dict[Value, str] = field(default_factory=dict)  # inputs of the model, by ONNX's names
@@ -57,6 +58,11 @@ class Importer:
         self.model, self.builder = model, builder
         self._constants: dict[Value, np.ndarray | None] = {}
         self._sizes: dict[Value, tuple[Dim, ...]] = {}
+
+    @property
+    def strict(self) -> bool:
+        """Whether all of the model has to run in kernels."""
+        return self.model.strict
 
     def run(self, nodes: Iterable[NodeProto], scope: NameScope) -> None:
         """Import nodes in order; what they give is named in the scope."""
@@ -87,8 +93,6 @@ class Importer:
     def _import(self, node: NodeProto, scope: NameScope, where: str) -> Sequence[Any]:
         domain = domain_of(node)
         operands = [scope.find(name) if name else None for name in node.input]
-        if any(x is POISON for x in operands):
-            return [POISON] * len(node.output)
         version = scope.versions.get(domain)
         if version is None:
             raise Declined(f"its domain {domain!r} is not among the model's opsets")
@@ -99,6 +103,10 @@ class Importer:
         given = {name: a for name, a in attributes.items() if a is not None}
         is_function = (domain, node.op_type, node.overload) in self.model.file.functions
         row = None if is_function else find_row(domain, node.op_type, version)
+        if any(x is POISON for x in operands):
+            if row is None and not is_function and not is_defined(domain, node.op_type, version):
+                raise Declined(why_refused(domain, node.op_type))  # told with what else is missing
+            return [POISON] * len(node.output)
         values = {}
         if not is_function:
             values = {name: self._attribute(a) for name, a in given.items()}

@@ -21,8 +21,9 @@ from ...ir import types
 from ...ir.dim import Dim, Expr
 from ...ir.facts import Facts
 from ...ir.graph import Graph, Value
+from ...ir.host_functions import register_function
 from ...ir.op import normalize_axis
-from ...ir.types import DType, Shape
+from ...ir.types import DType, Shape, TensorType
 from ..declined import Declined
 from .known import Known, OnnxBuilder
 from .scope import NameScope
@@ -98,6 +99,8 @@ class Region:
 class Importing(Protocol):
     """What a call asks of the importer: see `importer.Importer`."""
 
+    @property
+    def strict(self) -> bool: ...
     def constant_of(self, value: Value) -> np.ndarray | None: ...
     def require_input(self, value: Value) -> None: ...
     def sizes_of(self, value: Value) -> tuple[Dim, ...]: ...
@@ -199,6 +202,22 @@ class Call:
     def computed(self, x: Value) -> Value:
         """X in a dtype that is computed in: narrow floats in f32."""
         return self.cast(x, types.f32) if x.dtype.is_float and x.dtype.bits < 32 else x
+
+    def called(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        operands: Sequence[Value],
+        results: Sequence[TensorType],
+    ) -> Any:
+        """What a function makes of arrays, on the host; equal names are one function.
+
+        Declined where all of the model has to run in kernels.
+        """
+        if self.importer.strict:
+            raise Declined(f"it would be a call of {name}, which strict=True forbids")
+        register_function(name, function)
+        return self.b.call(*operands, function=name, results=tuple(results))
 
     # ---- sub-graphs ------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ def computed(call: "Call", operands: Sequence[Any], attributes: Mapping[str, Any
     """The result of an operator as known tensors, None where it has to be computed in a run."""
     name = call.node.op_type
     if name in ("Shape", "Size"):
-        return _SHAPES[name](operands[0].shape, **attributes)
+        return SHAPES[name](operands[0].shape, **attributes)
     rule = _RULES.get(name)
     given = [x for x in operands if x is not None]
     if rule is None or not given or not all(isinstance(x, Known) for x in given):
@@ -220,7 +220,7 @@ def _size(shape: Sequence[Dim]) -> Known:
     return Known.of_dims(total, types.i64)
 
 
-_SHAPES: dict[str, Callable[..., Known]] = {"Shape": _shape, "Size": _size}
+SHAPES: dict[str, Callable[..., Known]] = {"Shape": _shape, "Size": _size}
 
 
 def _row(items: Sequence[Any]) -> Items:

@@ -71,7 +71,6 @@ def test_counts_of_n_grams(mode, skips):
     [
         ("RandomUniformLike", "", "draws random numbers"),
         ("ImageDecoder", "", "decodes a picture"),
-        ("Scaler", "ai.onnx.ml", "no neural network"),
         ("Adagrad", "ai.onnx.preview.training", "export the model for inference"),
     ],
 )

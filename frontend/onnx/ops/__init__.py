@@ -13,6 +13,7 @@ from . import (
     conv_integer,
     elementwise,
     index,
+    ml,
     norm,
     quantize,
     recurrence,

@@ -1,6 +1,6 @@
 """Operators that are known and not imported, with what to do about it."""
 
-from ..operators import ML, refuses
+from ..operators import refuses
 
 _RANDOM = "it draws random numbers; draw them outside, and pass them as an input"
 _TEXT = "it computes with strings; do it before the model, and pass numbers"
@@ -13,6 +13,5 @@ refuses(
 )
 refuses(_TEXT, "StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")
 refuses("it decodes a picture's file; do it before the model, and pass pixels", "ImageDecoder")
-refuses("it is no neural network: run that part of the model in another runtime", domain=ML)
 for _domain in ("ai.onnx.training", "ai.onnx.preview.training"):
     refuses(_TRAINS, domain=_domain)
