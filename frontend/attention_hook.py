@@ -34,8 +34,8 @@ class MaskMark:
 
 _library = torch.library.Library("tilewright", "DEF")
 _library.define(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, float scale, bool is_causal,"
-    " int? window, int? chunk, float? softcap) -> Tensor"
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? sinks, float scale,"
+    " bool is_causal, int? window, int? chunk, float? softcap) -> Tensor"
 )
 
 
@@ -44,6 +44,7 @@ def _fake_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    mask: torch.Tensor | None,
     sinks: torch.Tensor | None,
     scale: float,
     is_causal: bool,
@@ -51,7 +52,10 @@ def _fake_attention(
     chunk: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """q: [B, H, S, D], k: [B, G, T, D], v: [B, G, T, Dv], sinks: [H] -> [B, H, S, Dv]."""
+    """q: [B, H, S, D], k: [B, G, T, D], v: [B, G, T, Dv], sinks: [H] -> [B, H, S, Dv].
+
+    mask: to [B, H, S, T], true where a key is seen, or added to scores; not with `chunk`.
+    """
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
@@ -98,13 +102,9 @@ def attention(
     _require_plain(module, dropout, others)
     # The mask decides which keys are seen, as it does in transformers' own sdpa and eager
     # functions; `sliding_window` only repeats it for kernels that take no mask.
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    cap = None if softcap is None else float(softcap)
     mask = attention_mask
-    result = torch.ops.tilewright.attention(
-        query, key, value, s_aux, scale, True, mask.window, mask.chunk, cap
-    )
-    return _contiguous(result), None
+    rule = (True, mask.window, mask.chunk)
+    return _attention(query, key, value, None, s_aux, scaling, rule, softcap), None
 
 
 def dense_attention(
@@ -116,26 +116,57 @@ def dense_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: torch.Tensor | None = None,
+    indices: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention with the mask as a tensor, for masks without a description.
 
     Like transformers' own `sdpa` function, but without its branch on the number of queries (which
     would rule out a single one), and it does not overlook options that it does not know.
+    indices: [B, S, K], the keys that each query sees of those that the mask lets it see.
     """
     _require_plain(module, dropout, others)
+    if indices is not None:
+        if attention_mask is None or attention_mask.dtype is not torch.bool:
+            raise HookDeclined(f"{type(module).__name__} chooses keys beside a mask of numbers")
+        hidden = indices.new_ones((*indices.shape[:2], key.shape[-2]), dtype=torch.bool)
+        hidden = hidden.scatter(-1, indices.long(), False)
+        attention_mask = attention_mask & ~hidden[:, None]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = bool(causal) and attention_mask is None
+    if softcap is not None or s_aux is not None:
+        rule = (causal, None, None)
+        return _attention(query, key, value, attention_mask, s_aux, scaling, rule, softcap), None
     result = torch.nn.functional.scaled_dot_product_attention(
         query,
         key,
         value,
         attn_mask=attention_mask,
-        is_causal=bool(causal) and attention_mask is None,
+        is_causal=causal,
         scale=scaling,
         enable_gqa=True,
     )
     return _contiguous(result), None
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    scaling: float | None,
+    rule: tuple[bool, int | None, int | None],
+    softcap: float | None,
+) -> torch.Tensor:
+    """Our operation as models read its result; `rule`: is_causal, window, chunk."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    cap = None if softcap is None else float(softcap)
+    result = torch.ops.tilewright.attention(query, key, value, mask, sinks, scale, *rule, cap)
+    return _contiguous(result)
 
 
 def _contiguous(result: torch.Tensor) -> torch.Tensor:

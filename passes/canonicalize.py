@@ -7,7 +7,7 @@ from functools import partial
 from ..ir.builder import Builder, Rebuilder
 from ..ir.dim import Dim, product
 from ..ir.graph import Graph, Node, Value
-from ..ir.op import broadcast_shapes
+from ..ir.op import broadcast_shapes, normalize_axis
 from ..ir.ranges import Ranges
 from ..ir.types import Shape, bool_
 from . import findings
@@ -76,6 +76,7 @@ class Canonicalize(Pass):
                 graph, partial(_known_comparison, ranges), ("lt", "le", "gt", "ge")
             )
             graph = replace_nodes(graph, partial(_proved_index, ranges), ("check_index",))
+            graph = replace_nodes(graph, _written_everywhere, ("scatter_elements",))
             if graph is before:
                 return graph
         findings.current().note("still changing after 10 rounds")
@@ -189,3 +190,28 @@ def _proved_index(
         return None
     findings.current().fire("proved_index")
     return operands
+
+
+def _written_everywhere(
+    b: Builder, node: Node, operands: Sequence[Value]
+) -> Sequence[Value] | None:
+    """One number put at all places of an axis, in whatever order  ->  the number
+
+    As where the best keys of each query are chosen, and there are no more than that.
+    """
+    x, places, updates = node.operands
+    number, axis = constant_of(updates), normalize_axis(node.attrs["axis"], x.type.rank)
+    if node.attrs["combine"] != "replace" or number is None or places.shape != x.shape:
+        return None
+    while (order := places.node) is not None and order.op.is_cast:
+        if not all(v.dtype.is_integer and v.dtype.bits >= 32 for v in (places, *order.operands)):
+            return None
+        (places,) = order.operands
+    if order is None or order.op.name not in ("sort", "topk"):
+        return None
+    if places is not order.results[1] or order.operands[0].shape != x.shape:
+        return None
+    if normalize_axis(order.attrs["axis"], x.type.rank) != axis:
+        return None
+    findings.current().fire("written_everywhere")
+    return [b.full(value=number, shape=x.shape, dtype=x.dtype)]

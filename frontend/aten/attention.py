@@ -15,6 +15,7 @@ def _hooked(
     q: Value,
     k: Value,
     v: Value,
+    mask: Value | None,
     sinks: Value | None,
     scale: float,
     is_causal: bool,
@@ -22,7 +23,7 @@ def _hooked(
     chunk: int | None,
     softcap: float | None,
 ) -> Value:
-    b, others = call.b, []
+    b, others = call.b, [] if mask is None else [_mask(call, mask, q)]
     if chunk is not None:
         piece = b.floordiv(b.iota(length=q.shape[-2]), b.constant(chunk, types.i64))
         others = [b.eq(call.reshape(piece, (q.shape[-2], 1)), piece)]
@@ -63,15 +64,17 @@ def _sdpa(
     if k.shape[-3] != v.shape[-3]:
         heads = common_shape((k.shape[-3],), (v.shape[-3],))
         k, v = (call.broadcast(x, (*batch, *heads, *x.shape[-2:])) for x in (k, v))
-    mask = attn_mask
-    if mask is not None and mask.dtype not in (types.bool_, q.dtype):
-        mask = call.value(mask, q.dtype)
+    mask = None if attn_mask is None else _mask(call, attn_mask, q)
     if is_causal and not _same_length(call, q.shape[-2], k.shape[-2]):
         # torch aligns the triangle with the first key, our op with the last
         mask, is_causal = _lower_triangle(call, q.shape[-2], k.shape[-2]), False
     operands = (q, k, v) if mask is None else (q, k, v, mask)
     result = call.b.attention(*operands, scale=scale, is_causal=is_causal)
     return call.reshape(result, call.shape)
+
+
+def _mask(call: Call, mask: Value, q: Value) -> Value:
+    return mask if mask.dtype is types.bool_ else call.value(mask, q.dtype)
 
 
 def _with_head(call: Call, x: Value) -> Value:

@@ -82,8 +82,24 @@ def test_dense_attention_overlooks_no_option():
         q, k.repeat_interleave(2, 1), k.repeat_interleave(2, 1), is_causal=True, scale=0.3
     )
     torch.testing.assert_close(output, expected.transpose(1, 2))
-    with pytest.raises(HookDeclined, match="passes softcap"):
-        attention_hook.dense_attention(module, q, k, k, None, softcap=5.0)
+    with pytest.raises(HookDeclined, match="passes position_bias"):
+        attention_hook.dense_attention(module, q, k, k, None, position_bias=q)
+
+
+def test_dense_attention_over_chosen_keys():
+    q, k = torch.randn(1, 4, 3, 8), torch.randn(1, 4, 5, 8)
+    seen = torch.ones(1, 1, 3, 5, dtype=torch.bool).tril(2)
+    chosen = torch.tensor([[[0, 1], [2, 3], [0, 4]]], dtype=torch.int32)
+    module = torch.nn.Identity()
+    output, _ = attention_hook.dense_attention(module, q, k, k, seen, indices=chosen)
+    both = torch.zeros_like(seen)
+    for query, keys in enumerate([(0, 1), (2, 3), (0, 4)]):
+        both[..., query, list(keys)] = seen[..., query, list(keys)]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, k, both)
+    torch.testing.assert_close(output, expected.transpose(1, 2))
+    for mask in (None, seen.float()):
+        with pytest.raises(HookDeclined, match="beside a mask of numbers"):
+            attention_hook.dense_attention(module, q, k, k, mask, indices=chosen)
 
 
 def test_models_may_take_views_of_the_result():

@@ -45,6 +45,13 @@ MODELS = {
             "long_factor": [3.0, 4.0, 5.0, 6.0], "original_max_position_embeddings": 12,
         },
     },
+    # keys that an indexer chooses, of which there are enough for all, and a key without value
+    "hy_v4": {
+        **LLAMA, "num_hidden_layers": 1, "num_key_value_heads": 4, "q_lora_rank": 16,
+        "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
+        "index_head_dim": 16, "index_n_heads": 2, "moe_intermediate_size": 16,
+        "n_routed_experts": 4, "num_experts_per_tok": 2,
+    },
 }  # fmt: skip
 
 
