@@ -204,6 +204,8 @@ class AttentionTemplate(Template):
         roomy = has_room(target)
         stages = 2 if roomy else 1
         keys, rows = 32 if wide else 64, 64
+        if size > 256:  # queries, keys and values of a step share what memory a program has
+            keys, rows = 16, 32
         if is_f32:
             keys = max(min(keys, PRODUCTS // (max(group, 16) * width)), 16)
             rows = min(rows, PRODUCTS // (keys * width))

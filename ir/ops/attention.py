@@ -7,7 +7,7 @@ from ..scalar import Scalar, evaluate_scalar, parse_scalar
 from ..types import bf16, bool_, f16, f32, i32
 
 STORED = (f32, bf16, f16)  # what kernels take; they compute in f32
-WIDEST = 256  # head size
+WIDEST = 512  # head size
 
 
 def _refusal(*sides) -> str | None:

@@ -56,6 +56,10 @@ CASES = {
     "attention": lambda: samples.attention(
         [4], [4], dtype=bf16, heads=32, groups=8, size=128, page=16
     ),
+    "widest_attention": lambda: samples.attention(
+        [4], [4], dtype=bf16, heads=8, groups=2, size=512, page=16
+    ),
+    "widest_dense_attention": lambda: samples.dense_attention(heads=8, groups=2, size=512),
     "dense_attention": lambda: samples.dense_attention(
         dtype=bf16, heads=8, groups=2, size=128, mask=(("t",), bf16)
     ),
