@@ -5,8 +5,9 @@ from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.target import Target
-from ..ir.types import DType, bf16, f16, f32
+from ..ir.types import DType, bf16, f16, f32, i8, i16
 
+_ORDERS = {f32: "panel32", bf16: "panel32i", f16: "panel32i", i8: "panel32p", i16: "panel32p"}
 MIN_PANEL_ROWS = 24  # below this, padding to 32 rows costs more than reading in order gains
 
 
@@ -42,11 +43,10 @@ def require_whole(graph: Graph) -> None:
 def streamed(shape: tuple[Dim, ...], dtype: DType, target: Target) -> Encoding:
     """The encoding in which a contraction wants a weight [.., N, K]."""
     known = all(isinstance(d, int) for d in shape)
-    if target.is_gpu or len(shape) < 2 or not known or dtype not in (bf16, f16, f32):
+    order = _ORDERS.get(dtype)
+    if target.is_gpu or len(shape) < 2 or not known or order is None:
         return ROWS
-    if shape[-2] < MIN_PANEL_ROWS:
-        return ROWS
-    return Encoding("panel32i" if dtype.bits == 16 else "panel32")
+    return Encoding(order) if shape[-2] >= MIN_PANEL_ROWS else ROWS
 
 
 def meaning(graph: Graph, codes: Value) -> Encoding:
@@ -90,10 +90,10 @@ def _streams(graph: Graph, value: Value, user: Node) -> bool:
     """Whether a contraction reads `value` by rows, itself or after casts."""
     if user.op.is_cast:
         result = user.results[0]
+        if result.dtype.is_float != value.dtype.is_float:
+            return False
         return any(_streams(graph, result, u) for u in graph.uses.get(result, ()))
     if user.op.contraction is None:
         return False
     contraction = user.op.contraction(**user.attrs)
-    if value.type.rank != (3 if contraction.is_grouped else 2):
-        return False
     return any(w is value and roles == "nk" for w, roles in zip(user.operands[1:], contraction.ws))

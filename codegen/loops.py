@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..ir.combine import Combine
 from ..ir.dim import Dim, Symbol, symbol
 from ..ir.encoding import ROWS, Encoding
-from ..ir.types import DType, TensorType, f32, f64, i32, i64
+from ..ir.types import DType, TensorType, f32, f64, i16, i32, i64
 
 # ---- elements ------------------------------------------------------------------------------
 
@@ -137,6 +137,15 @@ def accumulated(name: str, dtype: DType, combine: Combine | None = None) -> Elem
     """The result `name` of accumulating elements of `dtype`: what reads it sees it wrapped."""
     ref = Ref(name, accumulator_of(dtype, combine))
     return ref if ref.dtype == widened(dtype) else Cast(ref, dtype)
+
+
+def tile_dtype(x: DType, w: DType) -> DType | None:
+    """What tiles of x are kept in where a CPU multiplies these: f32, or i16, whose products it adds
+    in pairs. None where sums are not made in tiles.
+    """
+    if accumulator_of(x) == i32 and i16.holds(x) and i16.holds(w):
+        return i16
+    return f32 if accumulator_of(x) == f32 else None
 
 
 def feed_dtype(x: DType, w: DType) -> DType:

@@ -4,6 +4,8 @@ Order. `rows` is row-major. `panel32` of a weight [.., N, K] is [.., ceil(N/32),
 side by side, zero where N is not a multiple; a kernel then reads whole cache lines in order.
 `panel32i`, for elements of 16 bits, is the same with each line interleaved, row j beside row
 j + 16, so that one load of 32-bit lanes holds two vectors of rows (in the low and the high halves).
+`panel32p`, for integers, is [.., ceil(N/32), ceil(K/2), 32, 2]: two neighbours of a row side by
+side, so that 32-bit lanes hold what an instruction multiplies and adds in pairs.
 
 Packing. Elements of fewer than 8 bits share bytes: neighbours, the first in the lowest bits. A row
 ends with its last byte.
@@ -23,7 +25,7 @@ from .types import DType, TensorType, u8
 
 PANEL = 32
 _STEP = 64  # panels packed at a time
-ORDERS = ("rows", "panel32", "panel32i")
+ORDERS = ("rows", "panel32", "panel32i", "panel32p")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,10 @@ class Encoding:
             if type.rank < 2 or type.dtype.is_packed:
                 raise ValueError(f"no {self.order} of {type}: it has whole elements on two axes")
             *batch, n, k = type.shape
-            return type.with_shape((*batch, ceildiv(n, PANEL), k, PANEL))
+            panels = (*batch, ceildiv(n, PANEL))
+            if self.order == "panel32p":
+                return type.with_shape((*panels, ceildiv(k, 2), PANEL, 2))
+            return type.with_shape((*panels, k, PANEL))
         if not type.dtype.is_packed:
             return type
         *batch, k = type.shape or (1,)
@@ -82,7 +87,7 @@ class Encoding:
         """The stored array, contiguous, of elements of `dtype`, one an item of `array`."""
         if self.is_panel:
             lanes = sorted(range(PANEL), key=lambda row: evaluate(self._lane(row), {}))
-            return _to_panels(array, lanes)
+            return _in_pairs(array) if self.order == "panel32p" else _to_panels(array, lanes)
         if dtype.is_packed:
             return _to_bytes(array, dtype)
         # ascontiguousarray makes a vector of a scalar
@@ -94,6 +99,9 @@ class Encoding:
         *batch, n, k = shape
         *outer, row, column = index
         panel = linearize(outer, batch) * ceildiv(n, PANEL) + floordiv(row, PANEL)
+        if self.order == "panel32p":
+            pair = panel * ceildiv(k, 2) + floordiv(column, 2)
+            return (pair * PANEL + mod(row, PANEL)) * 2 + mod(column, 2)
         return (panel * k + column) * PANEL + self._lane(row)
 
     def _lane(self, row: Dim) -> Dim:
@@ -117,6 +125,15 @@ def _to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
     codes[..., :k] = array.astype(np.int8).astype(np.uint8) & (2**dtype.bits - 1)
     shifts = np.arange(per, dtype=np.uint8) * np.uint8(dtype.bits)
     return np.bitwise_or.reduce(codes.reshape(*batch, dtype.size(k), per) << shifts, axis=-1)
+
+
+def _in_pairs(array: np.ndarray) -> np.ndarray:
+    *batch, n, k = array.shape
+    panels, pairs = -(-n // PANEL), -(-k // 2)
+    whole = np.zeros((*batch, panels * PANEL, pairs * 2), array.dtype)
+    whole[..., :n, :k] = array
+    turned = np.swapaxes(whole.reshape(*batch, panels, PANEL, pairs, 2), -3, -2)
+    return np.ascontiguousarray(turned)
 
 
 def _to_panels(array: np.ndarray, lanes: list[int]) -> np.ndarray:

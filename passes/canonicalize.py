@@ -16,6 +16,7 @@ from .constant_rules import CONSTANT_RULES
 from .manager import Pass
 from .patterns import Any_, constant_of, pat
 from .rewrite import replace_nodes, rewrite, rule
+from .turn_weights import is_stored
 from .view_rules import VIEW_RULES
 
 x, w = Any_("x"), Any_("w")
@@ -41,6 +42,8 @@ def matmul_of_transpose(b: Builder, x: Value, w: Value, turned: Node, root: Node
     rank = w.type.rank
     if turned.attrs["perm"] != (*range(rank - 2), rank - 1, rank - 2):
         return None
+    if root.attrs["transpose_w"] and is_stored(b, w):
+        return None  # weights lie by rows of outputs: see turn-weights
     return b.matmul(x, w, transpose_w=not root.attrs["transpose_w"])
 
 

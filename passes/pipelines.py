@@ -26,6 +26,7 @@ from .page_kv import PageKv
 from .sample_tokens import SampleTokens
 from .split_prepare import SplitPrepare
 from .store_weights import StoreWeights
+from .turn_weights import TurnWeights
 
 
 def simplify() -> tuple[Pass, ...]:
@@ -40,6 +41,7 @@ def recognize() -> tuple[Pass, ...]:
         Canonicalize(),
         CommonSubexpressions(),  # patterns compare values by identity
         DeadCode(),
+        TurnWeights(),  # before what reads how weights lie
         GroupExperts(),
         FuseLayerNorm(),  # before rms-norm, which would take x - mean(x) for its x
         FuseRmsNorm(),

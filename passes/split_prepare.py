@@ -50,7 +50,7 @@ def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
     """Nodes to compute at build time, and those of them that the graph computes itself as well.
 
     The latter widen a stored weight, or are views around that: storing what they make would store
-    the weight wide.
+    the weight wide. A transpose in front is made at build time where nothing else reads the weight.
     """
     moved = weight_only(graph, but=_expands)
     kept: set[Node] = set()
@@ -63,9 +63,16 @@ def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
         is_read = result in graph.results or any(u not in moved or u in kept for u in readers)
         takes_less = is_read and (_is_widened(node) or node in decodes)
         is_view = is_view_of_weight(graph, result) and readers and kept.issuperset(readers)
-        if takes_less or is_view:
+        if takes_less or (is_view and not _takes_place(graph, node)):
             kept.add(node)
     return moved, kept
+
+
+def _takes_place(graph: Graph, node: Node) -> bool:
+    """Whether the weight in another order can be stored in place of the weight."""
+    weight = node.operands[0]
+    is_alone = graph.is_weight(weight) and graph.uses[weight] == (node,)
+    return node.op.name == "transpose" and is_alone and not weight.dtype.is_packed
 
 
 def _expands(node: Node) -> bool:

@@ -1,44 +1,42 @@
 """Contractions: a struct with the prologues and the epilogue, run by tw_contract.h.
 
-Accumulators other than f32 (f64 and integers) take a plain loop, one sum after another.
+Sums in f64, and of integers that take more than 16 bits, are a plain loop, one after another.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from ...ir.dim import Dim, ceildiv, divide_exactly, floordiv, mod, product, substitute
 from ...ir.encoding import PANEL
 from ...ir.errors import BuildError
-from ...ir.facts import Facts
-from ...ir.indexing import coefficient_of, delinearize
-from ...ir.types import f32
-from ..elements import loads_of, mapped
-from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
+from ...ir.indexing import coefficient_of
+from ...ir.types import DType, f32, i16
+from ..elements import loads_of
+from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of, tile_dtype
 from . import dims
-from .contract_plain import emit_plain
-from .elements import Scope, decode, pointer_type, unit_axes
+from .contract_plain import emit_plain, unpack_loads
+from .elements import Scope, decode, pointer_type, unit_axes, value_type
 from .reduce import buffers, combines, declare_states, sweep_row
 from .sweep import buffer_sink, store_sink, sweep
 
-_MICRO = {"bf16": "tw_micro_bf16", "f16": "tw_micro_f16", "f32": "tw_micro_f32"}
 
-
-def is_tiled(part: Contract) -> bool:
-    """Whether sums are f32, so that the tiled form applies."""
-    return accumulator_of(part.x_dtype) == f32
+def tiled(part: Contract) -> DType | None:
+    """What tiles of x are kept in; None where the part is a plain loop."""
+    kept = tile_dtype(part.x_dtype, part.w_dtype)
+    # of several weights w_dtype says what the first is; statistics are f32
+    return None if kept == i16 and (part.stats or len(part.ws) > 1) else kept
 
 
 def emit_contract(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     """A function that computes the part."""
-    if not is_tiled(part):
+    if tiled(part) is None:
         return emit_plain(kernel, part, name)
     return _Tiled(kernel, part, name).lines()
 
 
 def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     """Panels of x and w, and sums."""
-    if not is_tiled(part):
+    if tiled(part) is None:
         return []
     sizes = (product(a.extent for a in part.batch), part.m.extent, part.n.extent, part.k.extent)
     packed = all(direct_weight(kernel, part, w) is not None for w in part.ws)
@@ -52,7 +50,7 @@ def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]
 
 def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, Dim] | None:
     """(parameter, first panel) when `w` is panels of a packed weight just as they lie."""
-    while isinstance(w, Cast) and w.to == f32 and w.arg.dtype == f32:
+    while isinstance(w, Cast) and w.arg.dtype.is_float == w.dtype.is_float:
         w = w.arg
     if not isinstance(w, Load) or not kernel.params[w.param].encoding.is_panel or w.indirect:
         return None
@@ -71,20 +69,6 @@ def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, 
     return w.param, floordiv(start, PANEL * k)
 
 
-def unpack_loads(kernel: LoopKernel, element: Element, facts: Facts) -> Element:
-    """Plain offsets of packed weights replaced by where the elements lie."""
-
-    def unpacked(e: Element) -> Element:
-        if not isinstance(e, Load) or not kernel.params[e.param].encoding.is_panel:
-            return e
-        param = kernel.params[e.param]
-        index = delinearize(e.offset, param.type.shape, facts)
-        offset, _ = param.encoding.place(param.type, index)
-        return replace(e, offset=offset)
-
-    return mapped(element, unpacked)
-
-
 class _Tiled:
     def __init__(self, kernel: LoopKernel, part: Contract, name: str):
         self.kernel, self.part, self.name = kernel, part, name
@@ -97,7 +81,8 @@ class _Tiled:
         kinds = {kernel.params[d[0]].type.dtype.name for d in self.direct if d is not None}
         if self.packed and len(kinds) > 1:
             raise BuildError(f"weights of one contraction have dtypes {', '.join(sorted(kinds))}")
-        self.micro = _MICRO[kinds.pop()] if self.packed else "tw_micro_f32"
+        self.kept = tiled(part) or f32
+        self.micro = f"tw_micro_{kinds.pop() if self.packed else self.kept}"
 
     def lines(self) -> list[str]:
         body = [*self.fields(), *self.groups(), *self.fill(), *self.weights(), *self.finish()]
@@ -121,14 +106,17 @@ class _Tiled:
         return combines(self.kernel, reductions, self.name)
 
     def fields(self) -> list[str]:
+        part = self.part
         lines = [
-            f"static constexpr int WEIGHTS = {len(self.part.ws)}, STATS = {len(self.part.stats)};",
+            f"static constexpr int WEIGHTS = {len(part.ws)}, STATS = {len(part.stats)};",
             f"static constexpr bool PACKED = {str(self.packed).lower()};",
+            f"typedef {value_type(self.kept)} X;",
+            f"typedef {value_type(accumulator_of(part.x_dtype))} Sum;",
             "int64_t batches, M, N, K;",
         ]
         lines += [f"{pointer_type(param)} p{i};" for i, param in enumerate(self.kernel.params)]
         lines += [f"int64_t {dims.name(s)};" for s in self.kernel.symbols]
-        lines.append(f"TW_INLINE const TwMicro* micro() {{ return {self.micro}; }}")
+        lines.append(f"TW_INLINE auto micro() {{ return {self.micro}; }}")
         return lines
 
     def setup(self) -> list[str]:
@@ -183,7 +171,7 @@ class _Tiled:
         part, k = self.part, self.part.k.name
         scope = Scope(self.kernel, self.axes)
         head = (
-            "void fill(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t mc, float* a,",
+            "void fill(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t mc, X* a,",
             "          float* stat) const {",
         )
         with self.rows(scope, *head):
@@ -192,9 +180,9 @@ class _Tiled:
             states = declare_states(scope, part.stats, self.name)
             with scope.block("for (int64_t k0 = 0; k0 < K; k0 += TW_KB) {"):
                 scope.write("const int64_t k1 = tw_lesser(k0 + TW_KB, K);")
-                scope.write("float* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;")
+                scope.write("X* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;")
                 sinks, adds = buffers(scope, k, "k0", "k1", part.stats, states)
-                sinks.append(buffer_sink(f"to[{dims.name(k)}]", part.x, f32))
+                sinks.append(buffer_sink(f"to[{dims.name(k)}]", part.x, self.kept))
                 sweep(scope, k, "k0", "k1", sinks)
                 scope.write(*adds)
             for i, state in enumerate(states):
@@ -205,22 +193,26 @@ class _Tiled:
         return self.panel_pointers() if self.packed else self.pack()
 
     def panel_pointers(self) -> list[str]:
-        lines = ["const void* weight(int i, int64_t b, int64_t panel, int64_t k) const {"]
-        lines += ["    " + line for line in self.batch_lines()]
+        text = ["const void* weight(int i, int64_t b, int64_t panel, int64_t k) const {"]
+        text += ["    " + line for line in self.batch_lines()]
+        lines = "K" if self.kept == f32 else "((K + 1) / 2 * 2)"
         for i, (number, first) in enumerate(self.direct):
             last = i == len(self.direct) - 1
             test = "" if last else f"if (i == {i}) "
-            line = f"((panel + {dims.text(first)}) * K + k) * TW_PANEL"
-            lines.append(f"    {test}return p{number} + {line};")
-        return [*lines, "}"]
+            line = f"((panel + {dims.text(first)}) * {lines} + k) * TW_PANEL"
+            text.append(f"    {test}return p{number} + {line};")
+        return [*text, "}"]
 
     def pack(self) -> list[str]:
+        rows, is_short = "(k1 - k0)", "n1 - n0 < TW_PANEL"
+        if self.kept == i16:  # whole pairs
+            rows, is_short = "((k1 - k0 + 1) / 2 * 2)", f"{is_short} || (k1 - k0) % 2"
         lines = [
             "void pack(int i, int64_t b, int64_t n0, int64_t n1, int64_t k0, int64_t k1,",
-            "          float* out) const {",
+            "          X* out) const {",
             *("    " + line for line in self.batch_lines()),
-            "    if (n1 - n0 < TW_PANEL)",
-            "        for (int64_t j = 0; j < (k1 - k0) * TW_PANEL; ++j) out[j] = 0;",
+            f"    if ({is_short})",
+            f"        for (int64_t j = 0; j < {rows} * TW_PANEL; ++j) out[j] = 0;",
         ]
         for i, w in enumerate(self.part.ws):
             lines.append(f"    if (i == {i}) {{")
@@ -234,10 +226,13 @@ class _Tiled:
         w = unpack_loads(self.kernel, w, scope.facts)
         inner, outer = (n, k) if _unit_axis(w, n) else (k, n)
         bounds = {n: ("n0", "n1"), k: ("k0", "k1")}
-        place = f"out[({dims.name(k)} - k0) * TW_PANEL + {dims.name(n)} - n0]"
+        at, column = f"{dims.name(k)} - k0", f"{dims.name(n)} - n0"
+        place = f"out[({at}) * TW_PANEL + {column}]"
+        if self.kept == i16:
+            place = f"out[(({at}) / 2 * TW_PANEL + {column}) * 2 + ({at}) % 2]"
         batch = (a.name for a in self.batch)
         with scope.loop(outer, *bounds[outer], known=batch):
-            sweep(scope, inner, *bounds[inner], [buffer_sink(place, w, f32)])
+            sweep(scope, inner, *bounds[inner], [buffer_sink(place, w, self.kept)])
         return scope.lines
 
     # ---- epilogue ----
@@ -250,12 +245,12 @@ class _Tiled:
         scope = Scope(self.kernel, self.axes, refs)
         head = (
             "void finish(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0, int64_t n1,",
-            "            const float* c, int64_t plane, int64_t ldc, const float* stat,",
+            "            const Sum* c, int64_t plane, int64_t ldc, const float* stat,",
             "            int64_t mc) const {",
         )
         with self.rows(scope, *head):
             for i in range(len(part.ws)):
-                scope.write(f"const float* const c{i} = c + {i} * plane + (r - r0) * ldc - n0;")
+                scope.write(f"const Sum* const c{i} = c + {i} * plane + (r - r0) * ldc - n0;")
             sweep(scope, n, "n0", "n1", [store_sink(s) for s in part.stores])
         return scope.lines
 

@@ -1,7 +1,12 @@
-"""Contractions with f64 or integer sums: for each row and column, one sum after another."""
+"""Contractions with f64 sums or of wide integers: for each row and column, one after another."""
+
+from dataclasses import replace
 
 from ...ir.dim import product
-from ..loops import Contract, LoopKernel, accumulator_of
+from ...ir.facts import Facts
+from ...ir.indexing import delinearize
+from ..elements import mapped
+from ..loops import Contract, Element, Load, LoopKernel, accumulator_of
 from . import dims
 from .elements import Scope, decode, value_type
 from .reduce import combines, sweep_row
@@ -40,6 +45,7 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
             for phase in phases:
                 sweep_row(scope, part.k, phase, name, outer)
             for i, w in enumerate(part.ws):
+                w = unpack_loads(kernel, w, scope.facts)
                 scope.write(f"{type} acc{i}[{_COLUMNS}];")
                 with scope.loop(n, "n0", "n1"):
                     scope.write(f"{type} total = 0;")
@@ -51,3 +57,17 @@ def emit_plain(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
                     scope.write(f"acc{i}[{dims.name(n)} - n0] = total;")
             sweep(scope, n, "n0", "n1", [store_sink(s) for s in part.stores])
     return [*(line for phase in phases for line in combines(kernel, phase, name)), *scope.lines]
+
+
+def unpack_loads(kernel: LoopKernel, element: Element, facts: Facts) -> Element:
+    """Plain offsets of packed weights replaced by where the elements lie."""
+
+    def unpacked(e: Element) -> Element:
+        if not isinstance(e, Load) or not kernel.params[e.param].encoding.is_panel:
+            return e
+        param = kernel.params[e.param]
+        index = delinearize(e.offset, param.type.shape, facts)
+        offset, _ = param.encoding.place(param.type, index)
+        return replace(e, offset=offset)
+
+    return mapped(element, unpacked)

@@ -115,6 +115,9 @@ extern "C" __attribute__((visibility("default"))) int32_t tw_runs_here(void) {
 #if defined(__AVX512VL__)
     if (!__builtin_cpu_supports("avx512vl")) return 0;
 #endif
+#if defined(__AVX512VNNI__)
+    if (!__builtin_cpu_supports("avx512vnni")) return 0;
+#endif
 #if defined(__AVX2__)
     if (!__builtin_cpu_supports("avx2")) return 0;
 #endif

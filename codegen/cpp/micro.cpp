@@ -90,6 +90,58 @@ void micro(const float* a, const void* w, int64_t ldw, int64_t count, float* c, 
         block<W, M, J>(a, (const char*)w, ldw * W::bytes, count, c, ldc, mode, j * TW_LANES);
 }
 
+// ---- integers ----
+
+template <class T>
+struct Pairs {
+    // 16-bit pairs of TW_LANES columns from column j on
+    TW_INLINE tw_vh load(const void* row, int j) {
+        typedef T some __attribute__((vector_size(TW_LANES * 2 * sizeof(T)), aligned(1), may_alias));
+        return __builtin_convertvector(*(const some*)((const T*)row + 2 * j), tw_vh);
+    }
+};
+
+// sum + the products of both halves of each lane
+TW_INLINE tw_vi add_pairs(tw_vi sum, tw_vi a, tw_vh b) {
+#if defined(__AVX512VNNI__) && TW_LANES == 16
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+#elif defined(__AVX2__) && TW_LANES == 8
+    tw_vi products;
+    asm("vpmaddwd %2, %1, %0" : "=x"(products) : "x"(a), "x"(b));
+    return sum + products;
+#else
+    tw_vi w = (tw_vi)b;
+    return sum + ((a << 16) >> 16) * ((w << 16) >> 16) + (a >> 16) * (w >> 16);
+#endif
+}
+
+template <class T, int M>
+void micro_of_pairs(const int16_t* a, const void* w, int64_t, int64_t count, int32_t* c,
+                    int64_t ldc, int mode) {
+    for (int j = 0; j < 16; j += TW_LANES) {
+        tw_vi lo[M], hi[M];
+        for (int m = 0; m < M; ++m) lo[m] = hi[m] = tw_vi{};
+        for (int64_t k = 0; k < count; ++k) {
+            const T* row = (const T*)w + k * 2 * TW_PANEL;
+            const tw_vh first = Pairs<T>::load(row, j), second = Pairs<T>::load(row, j + 16);
+            for (int m = 0; m < M; ++m) {
+                int32_t pair;
+                __builtin_memcpy(&pair, a + m * TW_KB + 2 * k, sizeof pair);
+                const tw_vi both = pair - tw_vi{};
+                lo[m] = add_pairs(lo[m], both, first);
+                hi[m] = add_pairs(hi[m], both, second);
+            }
+        }
+        for (int m = 0; m < M; ++m) {
+            tw_vi_any* const to = (tw_vi_any*)(c + m * ldc + j);
+            tw_vi_any* const other = (tw_vi_any*)(c + m * ldc + j + 16);
+            *to = mode == TW_SET ? lo[m] : *to + lo[m];
+            *other = mode == TW_SET ? hi[m] : *other + hi[m];
+        }
+    }
+}
+
 // e^x for x <= 0 (or NaN), 0 where that is no normal number; error as of tw_exp.
 TW_INLINE tw_vf exp_below_1(tw_vf x) {
     const tw_vf least = tw_splat(-87.3f), magic = tw_splat(12582912.0f);  // 1.5 * 2^23
@@ -243,14 +295,15 @@ void tw_matrix(const uint16_t* a, int64_t lda, const uint16_t* w, int64_t other,
 #endif
 
 #if TW_ROWS == 12
-#define TW_MICROS(W)                                                                       \
-    {nullptr,     micro<W, 1>, micro<W, 2>,  micro<W, 3>,  micro<W, 4>, micro<W, 5>, micro<W, 6>, \
-     micro<W, 7>, micro<W, 8>, micro<W, 9>, micro<W, 10>, micro<W, 11>, micro<W, 12>}
+#define TW_MICROS(f, W) \
+    {nullptr, f<W, 1>, f<W, 2>, f<W, 3>, f<W, 4>,  f<W, 5>,  f<W, 6>, \
+     f<W, 7>, f<W, 8>, f<W, 9>, f<W, 10>, f<W, 11>, f<W, 12>}
 #else
-#define TW_MICROS(W) \
-    {nullptr, micro<W, 1>, micro<W, 2>, micro<W, 3>, micro<W, 4>, micro<W, 5>, micro<W, 6>}
+#define TW_MICROS(f, W) {nullptr, f<W, 1>, f<W, 2>, f<W, 3>, f<W, 4>, f<W, 5>, f<W, 6>}
 #endif
 
-const TwMicro tw_micro_f32[] = TW_MICROS(F32);
-const TwMicro tw_micro_bf16[] = TW_MICROS(BF16);
-const TwMicro tw_micro_f16[] = TW_MICROS(F16);
+const TwMicro tw_micro_f32[] = TW_MICROS(micro, F32);
+const TwMicro tw_micro_bf16[] = TW_MICROS(micro, BF16);
+const TwMicro tw_micro_f16[] = TW_MICROS(micro, F16);
+const TwMicroOfPairs tw_micro_i8[] = TW_MICROS(micro_of_pairs, int8_t);
+const TwMicroOfPairs tw_micro_i16[] = TW_MICROS(micro_of_pairs, int16_t);

@@ -26,8 +26,10 @@
 typedef float tw_vf __attribute__((vector_size(TW_LANES * 4)));
 typedef uint32_t tw_vu __attribute__((vector_size(TW_LANES * 4)));
 typedef int32_t tw_vi __attribute__((vector_size(TW_LANES * 4)));
+typedef int16_t tw_vh __attribute__((vector_size(TW_LANES * 4)));
 // the same at any address, and allowed to alias other types
 typedef float tw_vf_any __attribute__((vector_size(TW_LANES * 4), aligned(4), may_alias));
+typedef int32_t tw_vi_any __attribute__((vector_size(TW_LANES * 4), aligned(4), may_alias));
 typedef uint32_t tw_vu_any __attribute__((vector_size(TW_LANES * 4), aligned(2), may_alias));
 
 TW_INLINE tw_vf tw_load(const float* p) { return *(const tw_vf_any*)p; }

@@ -1,11 +1,13 @@
 // How a contraction is cut into tiles. A generated struct S knows the operands and the epilogue:
 //
+//   X, Sum                      what tiles of x are kept in, and sums: float and float, or pairs of
+//                               int16_t along k and int32_t
 //   M, N, K, batches            sizes
 //   WEIGHTS, STATS              how many weights (accumulators), how many statistics a row
 //   PACKED, micro()             weights lie in panels; which inner loops fit their dtype
 //   fill(b, m0, r0, r1, mc, a, stat)      rows r0..r1 of the chunk at m0: x into a, statistics
 //   weight(i, b, panel)         a panel of weight i              (PACKED)
-//   pack(i, b, n0, n1, k0, k1, out)       [k1 - k0][32] of weight i as f32   (otherwise)
+//   pack(i, b, n0, n1, k0, k1, out)       [k1 - k0][32] of weight i as X     (otherwise)
 //   finish(b, m0, r0, r1, mc, n0, n1, c, plane, ldc, stat)   the epilogue on a tile of sums
 //   group(m), rows              of a grouped product: which matrix a row meets; those of the group
 //                               that is being multiplied
@@ -56,13 +58,15 @@ template <class S>
 static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContractPlan& plan,
                                                        int64_t b, int64_t m0, int64_t mc,
                                                        int64_t r0, int64_t r1, int64_t p0,
-                                                       int64_t count, const float* a, float* c,
-                                                       float* packed) {
+                                                       int64_t count, const typename S::X* a,
+                                                       typename S::Sum* c,
+                                                       typename S::X* packed) {
     const int64_t rows = r1 - r0, blocks = (rows + TW_ROWS - 1) / TW_ROWS;
     const int64_t ldc = count * TW_PANEL, plane = rows * ldc;
-    const TwMicro* micro = s.micro();
+    constexpr int together = sizeof(typename S::X) == 2 ? 2 : 1;  // of k, in a step of micro
+    const auto micro = s.micro();
     for (int i = 0; i < S::WEIGHTS; ++i) {
-        float* sums = c + i * plane;
+        typename S::Sum* sums = c + i * plane;
         if (plan.kblocks == 0)
             for (int64_t j = 0; j < plane; ++j) sums[j] = 0;
         // few rows: a panel from end to end, in the order of memory; many rows: a K block of the
@@ -80,18 +84,18 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContr
                 for (int64_t block = 0; block < blocks; ++block) {
                     const int64_t r = tw_cut(rows, block, blocks);
                     const int64_t mr = tw_cut(rows, block + 1, blocks) - r;
-                    const float* x = a + (kb * mc + r0 + r) * TW_KB;
+                    const typename S::X* x = a + (kb * mc + r0 + r) * TW_KB;
                     for (int64_t p = first; p < last; ++p) {
                         const void* w = packed + p * TW_KB * TW_PANEL;
                         if constexpr (S::PACKED) w = s.weight(i, b, p0 + p, k0);
-                        micro[mr](x, w, TW_PANEL, kn, sums + r * ldc + p * TW_PANEL, ldc,
-                                  kb ? TW_ADD : TW_SET);
+                        micro[mr](x, w, TW_PANEL, (kn + together - 1) / together,
+                                  sums + r * ldc + p * TW_PANEL, ldc, kb ? TW_ADD : TW_SET);
                     }
                 }
             }
     }
     s.finish(b, m0, r0, r1, p0 * TW_PANEL, tw_lesser((p0 + count) * TW_PANEL, s.N), c, plane, ldc,
-             a + plan.kblocks * mc * TW_KB, mc);
+             (const float*)(a + plan.kblocks * mc * TW_KB), mc);
 }
 
 // How the tiles of one chunk are numbered: parts of its rows x groups of panels.
@@ -117,8 +121,8 @@ struct TwTiles {
 template <class S>
 static void tw_contract_chunk(const S& s, const TwContractPlan& plan, int64_t b, int64_t m0,
                               int64_t mc, const TwTeam* team, int64_t tid, int64_t nthreads,
-                              const float* a, float* tile, float* packed, int64_t* mine,
-                              int64_t* base) {
+                              const typename S::X* a, typename S::Sum* tile,
+                              typename S::X* packed, int64_t* mine, int64_t* base) {
     if (mc <= TW_ROWS) {
         const int64_t last = tw_cut(plan.panels, tid + 1, nthreads);
         for (int64_t p = tw_cut(plan.panels, tid, nthreads); p < last; p += TW_GROUP_THIN)
@@ -142,12 +146,13 @@ static void tw_contract_chunk(const S& s, const TwContractPlan& plan, int64_t b,
 
 template <class S>
 static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
-                              const TwTeam* team, int64_t tid, int64_t nthreads, float* a,
-                              float* tile, float* packed, int64_t* mine, int64_t* base) {
+                              const TwTeam* team, int64_t tid, int64_t nthreads,
+                              typename S::X* a, typename S::Sum* tile, typename S::X* packed,
+                              int64_t* mine, int64_t* base) {
     const bool shared = !plan.private_x;
     for (int64_t m0 = 0; m0 < s.M; m0 += plan.chunk) {
         const int64_t mc = tw_lesser(plan.chunk, s.M - m0);
-        float* stat = a + plan.kblocks * mc * TW_KB;
+        float* stat = (float*)(a + plan.kblocks * mc * TW_KB);
         if (shared) {
             if (m0 || b) tw_barrier(team);  // the chunk before is still being read
             s.fill(b, m0, tw_cut(mc, tid, nthreads), tw_cut(mc, tid + 1, nthreads), mc, a, stat);
@@ -162,10 +167,11 @@ static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
 template <class S>
 static void tw_contract(const S& s, const TwTeam* team) {
     const TwContractPlan plan(s.batches, s.M, s.N, s.K, S::STATS, team->nthreads);
-    float* tile = (float*)team->scratch;
-    float* packed = tile + plan.tile_floats(S::WEIGHTS);
-    float* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
-    float* a = plan.private_x ? own : (float*)team->shared;
+    typedef typename S::X X;
+    auto* tile = (typename S::Sum*)team->scratch;
+    X* packed = (X*)(tile + plan.tile_floats(S::WEIGHTS));
+    X* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
+    X* a = plan.private_x ? own : (X*)team->shared;
     int64_t mine = -1, base = 0;
     if (plan.alone)
         for (int64_t b = tw_cut(s.batches, team->tid, team->nthreads);
@@ -207,16 +213,17 @@ static void tw_grouped(S& s, const TwTeam* team) {
     int64_t* starts = (int64_t*)team->scratch;
     int64_t* rows = starts + s.batches + 1;
     tw_group_rows(s, starts, rows);
-    float* tile = (float*)(team->scratch + tw_round_up((s.batches + 1 + s.M) * 8, 64));
+    typedef typename S::X X;
+    auto* tile = (typename S::Sum*)(team->scratch + tw_round_up((s.batches + 1 + s.M) * 8, 64));
     int64_t mine = -1, base = 0;
     for (int64_t g = 0; g < s.batches; ++g) {
         s.rows = rows + starts[g];
         s.M = starts[g + 1] - starts[g];
         if (s.M == 0) continue;
         const TwContractPlan plan(1, s.M, s.N, s.K, S::STATS, team->nthreads);
-        float* packed = tile + plan.tile_floats(S::WEIGHTS);
-        float* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
+        X* packed = (X*)(tile + plan.tile_floats(S::WEIGHTS));
+        X* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
         tw_contract_batch(s, plan, g, team, team->tid, team->nthreads,
-                          plan.private_x ? own : (float*)team->shared, tile, packed, &mine, &base);
+                          plan.private_x ? own : (X*)team->shared, tile, packed, &mine, &base);
     }
 }

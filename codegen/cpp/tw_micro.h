@@ -31,6 +31,13 @@ extern const TwMicro tw_micro_f32[TW_ROWS + 1];
 extern const TwMicro tw_micro_bf16[TW_ROWS + 1];
 extern const TwMicro tw_micro_f16[TW_ROWS + 1];
 
+// The same of integers, whose sums wrap: a has pairs of neighbours along k, w panels of such pairs
+// (ir/encoding.py, panel32p), `count` is of pairs.
+typedef void (*TwMicroOfPairs)(const int16_t* a, const void* w, int64_t ldw, int64_t count,
+                               int32_t* c, int64_t ldc, int mode);
+extern const TwMicroOfPairs tw_micro_i8[TW_ROWS + 1];
+extern const TwMicroOfPairs tw_micro_i16[TW_ROWS + 1];
+
 // x[0..width) = e^(scale * x - top), top the largest of scale * x; width is a multiple of TW_PANEL, and
 // scale is not below 0.
 // A score of minus infinity weighs 0, also where all are. total is the sum of the weights.

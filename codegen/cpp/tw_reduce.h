@@ -90,6 +90,37 @@ TW_INLINE T tw_stretch_extreme(const T* x, int64_t n, bool* has_nan) {
     return best[0];
 }
 
+template <bool LARGEST>
+TW_INLINE float tw_stretch_extreme(const float* x, int64_t n, bool* has_nan) {
+    const int width = 64 / TW_LANES;
+    tw_vf best[width];
+    tw_vi nan[width] = {};
+    for (int j = 0; j < width; ++j) best[j] = tw_splat(LARGEST ? -TW_INF : TW_INF);
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64)
+        for (int j = 0; j < width; ++j) {
+            const tw_vf v = tw_load(x + i + j * TW_LANES);
+            best[j] = (LARGEST ? v > best[j] : v < best[j]) ? v : best[j];
+            nan[j] |= v != v;
+        }
+    for (int j = 1; j < width; ++j) {
+        best[0] = (LARGEST ? best[j] > best[0] : best[j] < best[0]) ? best[j] : best[0];
+        nan[0] |= nan[j];
+    }
+    float all = best[0][0];
+    int is_nan = nan[0][0];
+    for (int j = 1; j < TW_LANES; ++j) {
+        all = (LARGEST ? best[0][j] > all : best[0][j] < all) ? best[0][j] : all;
+        is_nan |= nan[0][j];
+    }
+    for (; i < n; ++i) {
+        all = (LARGEST ? x[i] > all : x[i] < all) ? x[i] : all;
+        is_nan |= x[i] != x[i];
+    }
+    *has_nan = is_nan != 0;
+    return all;
+}
+
 // NaN wins.
 template <bool LARGEST, class V>
 struct TwExtreme {

@@ -10,6 +10,7 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.index_map import stored_strides
 from ...ir.report import Findings
 from ...ir.target import Target
+from ...ir.types import bool_
 from ...ir.weight_only import decoding, is_view_of_weight
 from ..cost import Way, compared
 from ..groups import Group, Groups
@@ -167,7 +168,7 @@ class Fusion:
                 groups.merge(groups.of[node], groups.make(last))
 
     def repeat_casts(self) -> None:
-        """A cast to a wider float is part of loading what it widens, which stays stored narrow.
+        """A cast to a wider dtype is part of loading what it widens, which stays stored narrow.
 
         So is what makes numbers of a weight's codes.
         """
@@ -184,7 +185,8 @@ class Fusion:
         if not node.op.is_cast:
             return False
         source, target = node.operands[0].dtype, node.results[0].dtype
-        widens = source.is_float and target.is_float and source.bits < target.bits
+        is_alike = source.is_float == target.is_float and bool_ not in (source, target)
+        widens = is_alike and source.bits < target.bits
         return widens or is_view_of_weight(self.graph, node.operands[0])
 
     # ---- products take what follows ----

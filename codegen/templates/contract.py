@@ -8,7 +8,7 @@ from ...ir.dim import Dim, maximum, minimum, product, symbols_of
 from ...ir.graph import Node, Value
 from ...ir.indexing import delinearize
 from ...ir.target import Target
-from ...ir.types import DType, f32
+from ...ir.types import DType
 from ..elements import Numbering, loads_of
 from ..forward import stores_after
 from ..groups import Group, Groups
@@ -273,8 +273,7 @@ class _ContractLowering:
         return broadcast_index((*outer, *(at[role] for role in roles)), operand.type)
 
     def lower_w(self, w: Value, roles: str) -> Element:
-        # tiles know where a packed weight's rows are; other sums read it element by element
-        self.inliner.keep_plain = accumulator_of(w.dtype) == f32
+        self.inliner.keep_plain = True  # an emitter knows best how panels are read
         try:
             return self.inliner.element(w, self.index_of(w, roles, self.matrix))
         finally:

@@ -10,7 +10,7 @@ import ml_dtypes
 from ...ir.builder import Builder
 from ...ir.dim import Dim
 from ...ir.graph import Value
-from ...ir.types import DType, TensorType, f32, i32, u8
+from ...ir.types import DType, TensorType, f32, i16, i32, u8
 from .pad import each_repeated, part
 
 
@@ -80,12 +80,14 @@ def quantize_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
 
 def centered(b: Builder, codes: Value, zero: Value | None, *, axis: int) -> Value:
     """codes - zero as i32; zero is one number, or a vector along the axis, or broadcasts."""
-    codes = b.cast(codes, dtype=i32)
     if zero is None:
-        return codes
+        return b.cast(codes, dtype=i32)
     if zero.type.rank == 1:
         zero = spread(b, zero, codes.type, axis)
-    return b.sub(codes, b.cast(zero, dtype=i32))
+    # what lies in memory is no wider than it has to be
+    narrow = i16 if codes.dtype.bits <= 8 and zero.dtype.bits <= 8 else i32
+    difference = b.sub(b.cast(codes, dtype=narrow), b.cast(zero, dtype=narrow))
+    return b.cast(difference, dtype=i32)
 
 
 def requantize(
