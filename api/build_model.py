@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..ir.errors import ArtifactError, CheckpointError
-from ..ir.progress import Progress
+from ..ir.progress import Progress, unwatched
 from ..ir.types import f32
 from ..runtime.artifact import Artifact, load_artifact
 from ..runtime.stored_program import StoredProgram
 from . import cache
 from .artifact_facts import check_facts, is_language_model
+from .compile_model import require_onnx
 from .identity import Hashes
 from .machine import release_memory
 from .request import PAGE_SIZE, Request
 
 if TYPE_CHECKING:
+    from ..frontend.causal_lm import CausalLM
     from ..passes import Pass
 
 MAX_STEP_TOKENS = 8192  # the range of a program's token dim
@@ -114,17 +116,10 @@ def build_model(request: Request, progress: Progress) -> Artifact:
 
     require_tools(request.target)
     progress("start", 0, 1)
-    from ..frontend.huggingface import capture_causal_lm  # brings torch and transformers
-
     stored, target = request.stored, request.target
     target.require_dtype(stored, "dtype")
     start = time.perf_counter()
-    captured = capture_causal_lm(
-        request.path or request.model,
-        tokenizer=request.tokenizer,
-        dtype=request.computed,
-        progress=progress,
-    )
+    captured = capture(request, progress)
     source = captured.tokenizer
     # without one, prompts are lists of token numbers
     text = source.load().stored() if source is not None and source.exists else {}
@@ -158,6 +153,26 @@ def build_model(request: Request, progress: Progress) -> Artifact:
             "passes": compiled.report.to_json(),
             "notes": list(captured.notes),
         },
+    )
+
+
+def capture(request: Request, progress: Progress = unwatched) -> "CausalLM":
+    """The model as a graph over tokens, before any pass."""
+    from ..frontend.onnx.lm_folder import find_onnx
+
+    found = None if request.path is None else find_onnx(request.path)
+    if found is not None:
+        require_onnx()
+        from ..frontend.onnx.language_model import capture_onnx_lm
+
+        return capture_onnx_lm(found, tokenizer=request.tokenizer, progress=progress)
+    from ..frontend.huggingface import capture_causal_lm  # brings torch and transformers
+
+    return capture_causal_lm(
+        request.path or request.model,
+        tokenizer=request.tokenizer,
+        dtype=request.computed,
+        progress=progress,
     )
 
 

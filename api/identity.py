@@ -59,6 +59,15 @@ def file_identity(path: Path) -> list[list[str]]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
+    from ..frontend.onnx.lm_folder import find_onnx
+
+    found = find_onnx(path)
+    if found is not None:
+        from ..frontend.onnx.model_file import open_model
+
+        yield found.model.name, found.model
+        yield from open_model(found.model).external_files().items()
+        path = found.folder
     if not path.is_dir():
         part = _PART.fullmatch(path.name)
         others = path.parent.glob("*.gguf") if part else ()

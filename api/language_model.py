@@ -1,6 +1,7 @@
 """`LLM(model)`: from a checkpoint, a module or an artifact to an engine that generates."""
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
@@ -29,14 +30,15 @@ from .request import Request, parse_dtype
 class LLM(EngineLLM):
     """A causal language model compiled for this machine.
 
-    `model` is a Hugging Face folder, a `.gguf` file, a transformers module (with `tokenizer`), an
-    artifact, or "demo". dtype: "float32", "bfloat16" or "float16"; "auto" is the target's own
-    choice. target: "auto", "cpu" or a GPU's ("sm_90"). max_model_len: tokens of one sequence, at
-    most what the model allows. kv_cache_bytes: the pool for keys and values. What is compiled is
-    kept in the cache (`use_cache`), and found there at the next start. `progress` is called with
-    (stage, done, of) while that goes on: see ir/progress.py. A checkpoint without a tokenizer takes
-    lists of token numbers. `with LLM(...) as llm:` gives the memory back at the end of the block.
-    Threads may share it, and on the CPU forked processes too: requests that run stay the parent's.
+    `model` is a Hugging Face folder, a `.gguf` file, an ONNX decoder (its file, or the folder with
+    it and its tokenizer), a transformers module (with `tokenizer`), an artifact, or "demo". dtype:
+    "float32", "bfloat16" or "float16"; "auto" is the target's own choice. target: "auto", "cpu" or
+    a GPU's ("sm_90"). max_model_len: tokens of one sequence, at most what the model allows.
+    kv_cache_bytes: the pool for keys and values. What is compiled is kept in the cache
+    (`use_cache`), and found there at the next start. `progress` is called with (stage, done, of)
+    while that goes on: see ir/progress.py. A checkpoint without a tokenizer takes lists of token
+    numbers. `with LLM(...) as llm:` gives the memory back at the end of the block. Threads may
+    share it, and on the CPU forked processes too: requests that run stay the parent's.
 
     Raises CheckpointError, UnsupportedModel, UnsupportedOp, BuildError, OptionError, OutOfMemory.
     """
@@ -207,7 +209,7 @@ def _read_tokenizer(artifact: Artifact) -> Tokenizer | None:
 
 
 def _is_layer(loc: str | None) -> bool:
-    return loc is not None and any(part.isdigit() for part in loc.split("."))
+    return loc is not None and any(part.isdigit() for part in re.split(r"[./]", loc))
 
 
 def _check_whole(option: str, value: Any, low: int, high: int | None = None) -> None:

@@ -1,12 +1,13 @@
 """`verify` for language models: logits of the engine beside those of transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..frontend.onnx.lm_folder import find_onnx
 from ..ir.layout import INPUT_IDS, POSITION_IDS
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType, f32
@@ -15,7 +16,8 @@ from ..runtime.engine.runner import ProgramRunner, StepResult
 from ..runtime.engine.sampling_params import SamplingParams
 from ..runtime.engine.scheduler import Work
 from .bisect import Suspect, bisect
-from .build_model import pipeline_of
+from .build_model import capture, pipeline_of
+from .compile_model import require_onnx
 from .language_model import LLM
 from .machine import resolve_target
 from .request import Request, parse_dtype
@@ -61,21 +63,17 @@ def verify_language_model(
     find: bool = False,
     progress: Progress = unwatched,
 ) -> Verdict:
-    """Generate after some prompts, and compare the logits of all their tokens with transformers'.
+    """Generate after some prompts, and compare the logits of all their tokens with a framework's.
 
     Each prompt (token numbers; random ones unless given) runs alone, and then all run together,
-    greedily. transformers computes in float32, on the CPU, of the same tokens at once, with weights
-    rounded as the program stores them. A difference is relative to the largest logit.
+    greedily. transformers, or for a model in ONNX another runtime, computes in float32, on the CPU,
+    of the same tokens at once, with weights rounded as the program stores them. A difference is
+    relative to the largest logit.
     """
-    import torch
-
-    from ..frontend.checkpoint import load_eager
-
     wanted = parse_dtype(dtype, "dtype"), parse_dtype(kv_cache_dtype, "kv_cache_dtype")
     request = Request(path, None, wanted[0], resolve_target(target), wanted[1])
     assert request.path is not None, "a path was given"
-    eager = load_eager(request.path)
-    _round(eager, request.stored)
+    reference, logits_of = _reference(request.path, request.stored)
     bounds = [BOUNDS[each.name] for each in (request.computed, request.kv_dtype) if each]
     bound = tolerance if tolerance is not None else max(bounds)
     cases = []
@@ -94,8 +92,7 @@ def verify_language_model(
             results = []
             for prompt, rows in recorder.rows.items():
                 tokens = recorder.tokens[prompt]
-                with torch.no_grad():
-                    theirs = eager(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+                theirs = logits_of(tokens)
                 places = sorted(rows)
                 ours = np.stack([rows[place] for place in places]).astype(np.float64)
                 error = difference(ours, theirs[places].astype(np.float64))
@@ -104,7 +101,7 @@ def verify_language_model(
             what = "together" if len(together) > 1 else "alone"
             cases.append(Case(f"{len(together)} prompts, {what}", tuple(results)))
         used = llm.program.target
-    verdict = Verdict("transformers, float32", used, tuple(cases))
+    verdict = Verdict(reference, used, tuple(cases))
     if not find or verdict.is_right:
         return verdict
     return replace(verdict, suspect=_suspect(request, made[-1], progress))
@@ -116,25 +113,35 @@ def _prompts(vocab_size: int, room: int, seed: int) -> list[list[int]]:
     return [rng.integers(0, vocab_size, length).tolist() for length in lengths]
 
 
-def _round(module: Any, stored: DType) -> None:
-    """Matrices as the program stores them; they are computed with in float32 all the same."""
-    if stored == f32:
-        return
+def _reference(path: Path, stored: DType) -> tuple[str, Callable[[Sequence[int]], np.ndarray]]:
+    """What the program is compared with, and its logits [n, V] of n tokens."""
+    found = find_onnx(path)
+    if found is not None:
+        require_onnx()
+        from ..frontend.onnx.language_model import logits_elsewhere
+
+        return logits_elsewhere(found, stored)
     import torch
 
+    from ..frontend.checkpoint import load_eager
     from ..frontend.dtypes import TO_TORCH
 
+    eager = load_eager(path)
     with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.dim() > 1:
+        for parameter in eager.parameters():
+            if parameter.dim() > 1 and stored != f32:
+                # as the program stores them; they are computed with in float32 all the same
                 parameter.copy_(parameter.to(TO_TORCH[stored]))
+
+    def logits_of(tokens: Sequence[int]) -> np.ndarray:
+        with torch.no_grad():
+            return eager(torch.tensor([list(tokens)]), use_cache=False).logits[0].numpy()
+
+    return "transformers, float32", logits_of
 
 
 def _suspect(request: Request, prompt: Sequence[int], progress: Progress) -> Suspect | None:
-    from ..frontend.huggingface import capture_causal_lm
-
-    assert request.path is not None, "a path was given"
-    captured = capture_causal_lm(request.path, dtype=request.computed, progress=progress)
+    captured = capture(request, progress)
     arguments = {
         INPUT_IDS: np.array([prompt], np.int64),
         POSITION_IDS: np.arange(len(prompt), dtype=np.int64)[None],

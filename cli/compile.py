@@ -19,8 +19,8 @@ def compile_model(
     model: Annotated[
         str,
         typer.Argument(
-            help="A Hugging Face folder, a .gguf file, `demo`; an .onnx file; or any module:"
-            " package.module:name, file.py:name, or a .pt2 file."
+            help="A folder (Hugging Face, ONNX), a .gguf file, `demo`; an .onnx file;"
+            " or any module: package.module:name, file.py:name, or a .pt2 file."
         ),
     ],
     output: Annotated[

@@ -288,12 +288,14 @@ def render_artifact(facts: dict) -> str:
 
 def _read_other(path: Path) -> dict:
     from ..frontend.gguf import is_gguf
+    from ..frontend.onnx.lm_folder import find_onnx
 
     if is_gguf(path):
         return gguf_facts(path)
-    if path.is_dir():
-        return folder_facts(path)
-    return onnx_facts(path) if path.suffix == ".onnx" else graph_facts(path)
+    found = find_onnx(path)
+    if found is not None:
+        return onnx_facts(found.model)
+    return folder_facts(path) if path.is_dir() else graph_facts(path)
 
 
 def gguf_facts(path: Path) -> dict:

@@ -23,7 +23,7 @@ def _above_zero(value: float) -> float:
 
 Model = Annotated[
     str,
-    typer.Argument(help="A Hugging Face folder, a .gguf file, an artifact, or `demo`."),
+    typer.Argument(help="A folder (Hugging Face, ONNX), a .gguf file, an artifact, or `demo`."),
 ]
 DType = Annotated[
     str, typer.Option(help="How weights are stored: f32, bf16 or f16. Default: the target's own.")

@@ -18,8 +18,9 @@ def verify(
     model: Annotated[
         str,
         typer.Argument(
-            help="A Hugging Face folder, a .gguf file, `demo`; any module: package.module:name,"
-            " file.py:name, or a .pt2 file; an .onnx file; or the text of a graph (*.ir)."
+            help="A folder (Hugging Face, ONNX), a .gguf file, `demo`; any module:"
+            " package.module:name, file.py:name, or a .pt2 file; an .onnx file; or the"
+            " text of a graph (*.ir)."
         ),
     ],
     inputs: options.Inputs = None,

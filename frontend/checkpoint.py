@@ -13,6 +13,7 @@ from ..ir.errors import CheckpointError, UnsupportedModel, listed, told
 from ..ir.lazy_arrays import LazyArray
 from ..ir.types import DType, f32
 from . import gguf, gguf_config, gguf_model, gguf_tokenizer, shards, tokenizer_source
+from .causal_lm import end_ids
 from .dtypes import FROM_TORCH, TO_TORCH, from_torch
 from .fit import match_weights, require_all, warn_unused
 
@@ -113,13 +114,7 @@ def _divide_frequencies(module: torch.nn.Module, divisors: np.ndarray, where: st
 
 def _open_folder(folder: Path, dtype: DType | None) -> Checkpoint:
     config = _read_config(folder)
-    # every token that a file calls an end: chat models name that of a turn in one of them alone,
-    # and the tokenizer's own comes when it is read
-    eos = _as_ids(getattr(config, "eos_token_id", None), "the model's config")
-    generation = folder / "generation_config.json"
-    if generation.is_file():
-        more = _as_ids(shards.read_json(generation).get("eos_token_id"), generation)
-        eos = tuple(dict.fromkeys((*more, *eos)))
+    eos = end_ids(folder, getattr(config, "eos_token_id", None), "the model's config")
     stored = shards.read_folder(folder)
     _check_layers(config, len(stored), folder)
     own = FROM_TORCH.get(config.dtype) if isinstance(config.dtype, torch.dtype) else None
@@ -303,17 +298,3 @@ def _with_ties(module: Any, arrays: Mapping[str, LazyArray]) -> dict[str, LazyAr
     by_parameter = {id(p): arrays[name] for name, p in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
     return {name: by_parameter[id(p)] for name, p in every}
-
-
-def _as_ids(value: Any, where: object) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    ids = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not all(type(token) is int for token in ids):
-        raise CheckpointError(
-            "the end-of-text tokens are no numbers",
-            where=str(where),
-            facts=f"eos_token_id is {value!r}",
-            fix="copy the file again from where the weights are from",
-        )
-    return ids

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from ..ir.progress import Progress, unwatched
 from ..ir.types import DType
 from . import attention_hook, triangles
 from .attention_hook import HookDeclined
+from .causal_lm import CausalLM, ModelFacts
 from .checkpoint import check_causal_lm, open_checkpoint
 from .dynamic_shapes import DynamicAxis
 from .experts_hook import batched_experts
 from .structural_copy import require_weights, structural_copy
-from .tokenizer_source import TokenizerSource, from_transformers
+from .tokenizer_source import from_transformers
 from .torch_export import Imported, import_program
 from .trace import export
 
@@ -33,38 +34,6 @@ _EXAMPLE_TOKENS = 7  # any number but 0 and 1: it only steers torch's hints
 
 # what `CausalLM.attention` says for our own implementations
 _ATTENTION = {attention_hook.NAME: "op", attention_hook.DENSE: "sdpa"}
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What the engine must know of a language model besides its graph."""
-
-    architecture: str
-    vocab_size: int
-    max_positions: int | None  # None: the model states no limit
-    eos_ids: tuple[int, ...]
-    num_layers: int
-    num_heads: int
-    kv_heads: tuple[int, ...]  # by layer, in the order of their attention
-    head_dims: tuple[int, ...]
-    hidden_size: int
-
-
-@dataclass(frozen=True)
-class CausalLM:
-    """A captured model.
-
-    Graph: input_ids i64[1, t], position_ids i64[1, t] -> logits [1, t, V]. Positions are those of
-    one sequence and grow by one. `attention` is "op" when each layer has one `attention` op
-    without a mask, else the name of transformers' implementation that is written out.
-    """
-
-    graph: Graph
-    weights: LazyArrays
-    facts: ModelFacts
-    tokenizer: TokenizerSource | None
-    attention: str
-    notes: tuple[str, ...]
 
 
 def capture_causal_lm(
@@ -323,27 +292,14 @@ def _module_eos(module: Any) -> tuple[int, ...]:
 
 def _facts(module: Any, graph: Graph, eos: tuple[int, ...]) -> ModelFacts:
     config = module.config.get_text_config()
-    nodes = [node for node in graph.nodes if node.op.name == "attention"]
-    heads = config.num_attention_heads
     # a table of positions may be shorter than the config says, and so may what was traced
     limits = (getattr(config, "max_position_embeddings", None), graph.symbols[NUM_TOKENS].hi)
-    if nodes:
-        kv_heads = tuple(_number(node.operands[1].shape[-3]) for node in nodes)
-        head_dims = tuple(_number(node.operands[1].shape[-1]) for node in nodes)
-    else:
-        kv = getattr(config, "num_key_value_heads", None) or heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // heads
-        kv_heads = (kv,) * config.num_hidden_layers
-        head_dims = (size,) * config.num_hidden_layers
     return ModelFacts(
         architecture=type(module).__name__,
         vocab_size=_number(graph.outputs[0].shape[-1]),
         max_positions=min((n for n in limits if n is not None), default=None),
         eos_ids=eos,
         num_layers=config.num_hidden_layers,
-        num_heads=heads,
-        kv_heads=kv_heads,
-        head_dims=head_dims,
         hidden_size=config.hidden_size,
     )
 

@@ -1,6 +1,6 @@
 """What is wrong with a model before its first node is imported, all of it at once."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +9,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from ...ir.errors import CheckpointError, UnsupportedModel, listed, shown
 from .functions import opsets
-from .model_file import ModelFile, Source, domain_of, open_model
+from .model_file import ModelFile, Source, all_nodes, domain_of, graphs_of, open_model
 from .operators import MICROSOFT
 
 _ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
@@ -55,11 +55,11 @@ def _check(model: ModelProto, where: str) -> None:
 
 def _texts(model: ModelProto) -> Iterator[Any]:
     """Names, which protobuf gives as bytes where they are no UTF-8."""
-    graphs = [model.graph, *(g for node in _all_nodes(model) for g in _graphs(node))]
+    graphs = [model.graph, *(g for node in all_nodes(model) for g in graphs_of(node))]
     for graph in graphs:
         for named in (*graph.input, *graph.output, *graph.initializer):
             yield named.name
-    for node in _all_nodes(model):
+    for node in all_nodes(model):
         yield from (node.op_type, node.domain, node.name, node.overload, *node.input, *node.output)
         for attribute in node.attribute:
             yield from (attribute.name, attribute.ref_attr_name)
@@ -81,7 +81,7 @@ def _opset_problems(model: ModelProto) -> Iterator[str]:
             newest = known.get(domain, 1 << 30)
             if not 1 <= version <= newest:
                 yield f"{where}{domain or 'ai.onnx'} {version}: known are 1 to {newest}"
-    named = set(map(domain_of, _all_nodes(model)))
+    named = set(map(domain_of, all_nodes(model)))
     for domain in sorted(named - known.keys() - functions - {MICROSOFT}):
         yield f"domain {shown(domain)}, whose operators are in no table and no function"
     for domain in sorted((named & (known.keys() | {MICROSOFT})) - versions.keys()):
@@ -90,24 +90,6 @@ def _opset_problems(model: ModelProto) -> Iterator[str]:
 
 def _newest(domain: str) -> int:
     return onnx.defs.C.schema_version_map()[domain][1]
-
-
-def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        yield from _nodes_of(nodes)
-
-
-def _nodes_of(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in _graphs(node):
-            yield from _nodes_of(graph.node)
-
-
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == _KIND.GRAPH:
-            yield attribute.g
 
 
 def _graph_problems(
@@ -148,7 +130,7 @@ def _node_problems(
                     else "nothing computes"
                 )
         yield from (f"{at}: {problem}" for problem in _attribute_problems(node, versions))
-        for graph in _graphs(node):
+        for graph in graphs_of(node):
             inner = f"{at}, {shown(graph.name)}"
             yield from _graph_problems(graph, names | outer, inner, versions)
         for name in node.output:

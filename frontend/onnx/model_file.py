@@ -5,14 +5,22 @@ Invariant: nothing is read outside of the folder that the model is in.
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+)
 
 from ...ir.errors import CheckpointError, OptionError, listed, shown
 from ...ir.lazy_arrays import LazyArray
@@ -79,16 +87,27 @@ class ModelFile:
             self._maps[path] = _mapped(path)
         return self._maps[path]
 
+    def external_files(self) -> dict[str, Path]:
+        """The files that data of its tensors is in, by the names that the model has for them."""
+        graphs = [self.proto.graph, *(g for node in all_nodes(self.proto) for g in graphs_of(node))]
+        tensors = [tensor for graph in graphs for tensor in graph.initializer]
+        tensors += [a.t for node in all_nodes(self.proto) for a in node.attribute]
+        stored = [t for t in tensors if t.data_location == TensorProto.EXTERNAL]
+        found = {_location(tensor): self._external(tensor) for tensor in stored}
+        return {name: place[0] for name, place in found.items() if not isinstance(place, str)}
+
     def _external(self, tensor: TensorProto) -> tuple[Path, ByteRange] | str:
         """Where external data is, or what is wrong with how it is named."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
+        location = _location(tensor)
         if self.path is None:
             return f"its data is in the file {shown(location)}, and the model was given in memory"
-        folder = self.path.resolve().parent
+        # files of a download may be links into one folder that holds the data of all of them
+        folders = [self.path.parent.resolve(), self.path.resolve().parent]
         try:
-            path = (folder / location).resolve()
-            is_inside = path.is_relative_to(folder) and not Path(location).is_absolute()
+            paths = [(folder / location).resolve() for folder in folders]
+            path = next((path for path in paths if path.is_file()), paths[0])
+            is_inside = any(map(path.is_relative_to, folders)) and not Path(location).is_absolute()
             size = path.stat().st_size if is_inside and path.is_file() else None
         except (OSError, ValueError) as error:
             return f"its data is in {shown(location)}: {error}"
@@ -105,6 +124,30 @@ class ModelFile:
         if length < 0 or offset + length > size:
             return f"it is at {offset} to {offset + length} of the {size} bytes of {location}"
         return path, ByteRange(offset, offset + length)
+
+
+def _location(tensor: TensorProto) -> str:
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """The nodes of a model: those of its functions and of sub-graphs too."""
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        yield from _nodes_of(nodes)
+
+
+def _nodes_of(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    for node in nodes:
+        yield node
+        for graph in graphs_of(node):
+            yield from _nodes_of(graph.node)
+
+
+def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+    """The sub-graphs of a node."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.AttributeType.GRAPH:
+            yield attribute.g
 
 
 def domain_of(proto: NodeProto | FunctionProto | OperatorSetIdProto) -> str:

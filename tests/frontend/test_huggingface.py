@@ -109,9 +109,7 @@ def test_facts():
     facts = captured.facts
     assert facts.architecture == "Qwen3ForCausalLM"
     assert (facts.vocab_size, facts.max_positions, facts.hidden_size) == (97, 128, 32)
-    assert (facts.num_layers, facts.num_heads) == (2, 4)
-    assert facts.kv_heads == (2, 2)
-    assert facts.head_dims == (16, 16)
+    assert facts.num_layers == 2
     assert facts.eos_ids == (2,)
     assert captured.tokenizer is None
 

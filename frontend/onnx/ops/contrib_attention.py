@@ -172,10 +172,14 @@ def _group_query(
         q, k, v = pieces(b, q, 2, (queries, keys, q.shape[2] - queries - keys))
     q, k, v = heads(call, q, num_heads), heads(call, k, kv_num_heads), heads(call, v, kv_num_heads)
     batch, _, new, _ = q.shape
-    zero = call.number(0, i64)
-    lengths = b.add(call.cast(call.reshape(lengths, (batch,)), i64), call.number(1, i64))
-    first = b.maximum(b.sub(lengths, b.dim_value(value=new)), zero)  # before the new tokens
-    places = b.add(b.iota(length=new), call.reshape(first, (batch, 1)))
+    is_first = past_key is None or past_key.shape[2] == 0  # then no token can come before these
+    first: Dim | Value = 0
+    places = call.reshape(b.iota(length=new), (1, new))
+    if not is_first:
+        lengths = call.cast(call.reshape(lengths, (batch,)), i64)
+        before = b.sub(b.add(lengths, call.number(1, i64)), b.dim_value(value=new))
+        first = b.maximum(before, call.number(0, i64))
+        places = b.add(b.iota(length=new), call.reshape(first, (batch, 1)))
     if do_rotary:
         if cos is None or sin is None:
             raise Declined("rotary positions without their tables")
@@ -185,11 +189,14 @@ def _group_query(
         q, k = (
             rotated(call, x, *tables, interleaved=rotary_interleaved, width=width) for x in (q, k)
         )
-    k, v = (_behind(call, past, x, places) for past, x in ((past_key, k), (past_value, v)))
+    options = {"scale": scale or None, "softcap": softcap}
     left = local_window_size - 1 if local_window_size > 0 else -1
-    causal = seen(call, new, k.shape[2], first, right=0, left=left)
-    mask = joint(call, attention_bias, causal)
-    y = attend(call, q, k, v, mask, scale=scale or None, softcap=softcap)
+    if is_first:
+        y = attend(call, q, k, v, attention_bias, is_causal=True, left=left, **options)
+    else:
+        k, v = (_behind(call, past, x, places) for past, x in ((past_key, k), (past_value, v)))
+        causal = seen(call, new, k.shape[2], first, right=0, left=left)
+        y = attend(call, q, k, v, joint(call, attention_bias, causal), **options)
     return merged(call, y), k, v
 
 
