@@ -64,6 +64,8 @@ def eager_call(call: Call, *args: Any, **kwargs: Any) -> Any:
     outputs = [output for output in returned if isinstance(output, torch.Tensor)]
     if not outputs or not all(isinstance(x, torch.Tensor | None) for x in returned):
         raise Declined("its results are not tensors alone")
+    if not all(output.layout is torch.strided for output in outputs):
+        raise Declined("its results are sparse")
     binds = call.importer.late_symbols(call.node)
     results = [
         TensorType(call.importer.table.shape(x.shape), from_torch(REAL_OF.get(x.dtype, x.dtype)))

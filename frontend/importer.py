@@ -144,6 +144,10 @@ class Call:
         """X under another shape; x itself when it has that shape."""
         return x if x.shape == tuple(shape) else self.b.reshape(x, shape=tuple(shape))
 
+    def reads(self, index: int) -> bool:
+        """Whether anything uses this one of the results."""
+        return any(user.args[1] == index for user in self.node.users)
+
     def static(self, dim: Dim, what: str) -> int:
         """A dim that must be a number here."""
         if not isinstance(dim, int):

@@ -53,10 +53,16 @@ def _gradients(*_: Any, **__: Any) -> Any:
     )
 
 
+def _linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> Any:
+    """Its options say in which pieces torch computes it, in an operation that no table has."""
+    return F.linear_cross_entropy(*args, **kwargs)
+
+
 _REPLACED: dict[Any, Any] = {
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     F.scaled_dot_product_attention: _attention,
+    F.linear_cross_entropy: _linear_cross_entropy,
     **RECURRENT,
     **dict.fromkeys(
         (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward), _gradients

@@ -13,6 +13,8 @@ def _gelu(call: Call, x: Value, approximate: str = "none") -> Value:
 
 @handles("hardtanh.default")
 def _hardtanh(call: Call, x: Value, min_val: Scalar = -1.0, max_val: Scalar = 1.0) -> Value:
+    if call.dtype.is_integer:  # torch cuts bounds to the dtype
+        min_val, max_val = int(min_val), int(max_val)
     return call.b.minimum(call.b.maximum(x, call.value(min_val)), call.value(max_val))
 
 

@@ -35,7 +35,9 @@ _SPECIAL = {
     "special_modified_bessel_k0.default": "k0", "special_modified_bessel_k1.default": "k1",
     "special_scaled_modified_bessel_k0.default": "k0e",
     "special_scaled_modified_bessel_k1.default": "k1e",
-    "special_spherical_bessel_j0.default": "spherical_j0",
+    "special_spherical_bessel_j0.default": "spherical_j0", "special_ndtri.default": "ndtri",
+    "special_bessel_j0.default": "j0", "special_bessel_j1.default": "j1",
+    "special_bessel_y0.default": "y0", "special_bessel_y1.default": "y1",
 }  # fmt: skip
 for _name, _function in _SPECIAL.items():
     handles(_name)(_of(special.special, _function))
@@ -43,9 +45,12 @@ for _name, _function in _SPECIAL.items():
 
 @handles("polygamma.default")
 def _polygamma(call: Call, order: int, x: Value) -> Value:
-    if order != 0:
-        raise Declined(f"the polygamma function of order {order}")
-    return special.special(call.b, "digamma", call.value(x, call.dtype))
+    return special.polygamma(call.b, order, call.value(x, call.dtype))
+
+
+@handles("special_zeta.default", "special_zeta.other_scalar", "special_zeta.self_scalar")
+def _zeta(call: Call, s: Operand, q: Operand) -> Value:
+    return special.zeta(call.b, call.value(s, call.dtype), call.value(q, call.dtype))
 
 
 def _chebyshev(call: Call, x: Operand, n: Operand, *, kind: str, shifted: bool) -> Value:

@@ -45,7 +45,7 @@ def _without_masks(call: Call, indices: tuple[Value | None, ...]) -> tuple[Value
     places: list[Value | None] = []
     for index in indices:
         if index is not None and is_mask(index):
-            places += _columns(call, _nonzero(call, index))
+            places += columns(call, _nonzero(call, index))
         else:
             places.append(index)
     return tuple(places)
@@ -94,7 +94,7 @@ def _item(call: Call, x: Value) -> Dim | Value:
 @handles("nonzero_numpy.default")
 def _nonzero_numpy(call: Call, x: Value) -> tuple[Value, ...]:
     x = x if x.type.rank else call.reshape(x, (1,))  # torch has a number for a vector here
-    return tuple(_columns(call, _nonzero(call, x)))
+    return tuple(columns(call, _nonzero(call, x)))
 
 
 def numbered(call: Call, mask: Value) -> Value:
@@ -104,7 +104,7 @@ def numbered(call: Call, mask: Value) -> Value:
 
 
 @handles("nonzero_static.default")
-def _nonzero_static(call: Call, x: Value, *, size: int, fill_value: int = -1) -> Value:
+def nonzero_static(call: Call, x: Value, *, size: int, fill_value: int = -1) -> Value:
     """The first `size` places where x is not zero, then rows of `fill_value`."""
     b, count, rank = call.b, x.type.numel, x.type.rank
     flat = b.ne(call.reshape(x, (count,)), call.value(0, x.dtype))
@@ -113,16 +113,16 @@ def _nonzero_static(call: Call, x: Value, *, size: int, fill_value: int = -1) ->
     row = b.where(b.and_(flat, b.lt(number, last)), number, last)
     start = b.full(value=-1, shape=(size + 1,), dtype=types.i64)
     places = part(b, b.scatter(start, row, b.iota(length=count), axis=0), 0, 0, size)
-    columns = []
+    found = []
     for axis in range(rank):
         along = b.floordiv(places, call.value(product(x.shape[axis + 1 :]), types.i64))
         along = b.mod(along, call.value(x.shape[axis], types.i64))
         is_place = b.ge(places, call.value(0, types.i64))
         along = b.where(is_place, along, call.value(fill_value, types.i64))
-        columns.append(call.reshape(along, (size, 1)))
-    if not columns:
+        found.append(call.reshape(along, (size, 1)))
+    if not found:
         return b.full(value=0, shape=(size, 0), dtype=types.i64)
-    return b.concat(*columns, axis=1) if rank > 1 else columns[0]
+    return b.concat(*found, axis=1) if rank > 1 else found[0]
 
 
 @handles("take.default", may_fail=True)
@@ -130,13 +130,14 @@ def _take(call: Call, x: Value, index: Value) -> Value:
     return _index(call, call.reshape(x, (x.type.numel,)), (index,))
 
 
-def _columns(call: Call, places: Value) -> list[Value]:
+def columns(call: Call, places: Value) -> list[Value]:
+    """The columns [N] of a table of places [N, rank]."""
     count, rank = places.shape
-    columns = (
+    found = (
         call.b.slice(places, axis=1, start=axis, stop=axis + 1)
         for axis in range(call.static(rank, "the rank"))
     )
-    return [call.reshape(column, (count,)) for column in columns]
+    return [call.reshape(column, (count,)) for column in found]
 
 
 def at_places(

@@ -7,7 +7,7 @@ import torch
 from ...ir.dim import Dim, product
 from ...ir.graph import Value
 from ..dtypes import TO_TORCH, from_torch
-from ..importer import Call, Declined, handles
+from ..importer import Call, handles
 from ..nn.norm import batch_norm, group_norm
 
 
@@ -58,19 +58,19 @@ def _native_layer_norm(
 ) -> tuple[Any, ...]:
     rows = _rows(call, x, normalized_shape)
     result = _layer_norm(call, x, normalized_shape, weight, bias, eps)
-    if not _reads(call, 1) and not _reads(call, 2):
+    if not call.reads(1) and not call.reads(2):
         return result, _Unused(), _Unused()
+    shape = call.importer.table.shape(call.expected[1].shape)
+    return result, *(call.reshape(v, shape) for v in _statistics(call, rows, eps))
+
+
+def _statistics(call: Call, rows: Value, eps: float) -> tuple[Value, Value]:
+    """The mean of each row, and one over its standard deviation. rows: [..., N] -> [..., 1]"""
     b = call.b
     mean = b.mean(rows, axes=(-1,), keepdims=True)
     centered = b.sub(rows, mean)
     variance = b.mean(b.mul(centered, centered), axes=(-1,), keepdims=True)
-    scale = b.rsqrt(b.add(variance, call.parameter(eps)))
-    shape = call.importer.table.shape(call.expected[1].shape)
-    return result, call.reshape(mean, shape), call.reshape(scale, shape)
-
-
-def _reads(call: Call, index: int) -> bool:
-    return any(user.args[1] == index for user in call.node.users)
+    return mean, b.rsqrt(b.add(variance, call.parameter(eps)))
 
 
 @handles("rms_norm.default")
@@ -134,6 +134,8 @@ def _native_group_norm(
     group: int,
     eps: float,
 ) -> tuple[Any, ...]:
-    if _reads(call, 1) or _reads(call, 2):
-        raise Declined("the statistics of a group normalization, which training reads")
-    return group_norm(call.b, x, group, weight, bias, eps), _Unused(), _Unused()
+    result = group_norm(call.b, x, group, weight, bias, eps)
+    if not call.reads(1) and not call.reads(2):
+        return result, _Unused(), _Unused()
+    rows = call.reshape(x, (batch, group, channels * space // group))
+    return result, *(call.reshape(v, (batch, group)) for v in _statistics(call, rows, eps))

@@ -7,6 +7,7 @@ from ...ir import types
 from ...ir.graph import Value
 from ..importer import Call, Declined, Scalar, handles
 from ..nn.division import fmod, truncated_div, with_sign_of_zero
+from ..nn.powers import integer_power, whole_power
 
 Operand = Value | Scalar
 
@@ -92,22 +93,16 @@ def _pow(call: Call, x: Operand, y: Operand) -> Value:
         if dtype.is_float and y in (0.5, -0.5, -1):
             return {0.5: b.sqrt, -0.5: b.rsqrt, -1: b.reciprocal}[y](base)
     if not dtype.is_float:
-        if not isinstance(x, Value) or not isinstance(y, int) or y < 0:
-            raise Declined("powers of integers whose exponent is a tensor or below 0")
-        return whole_power(call, call.value(x, dtype), y)
+        base = call.value(x, dtype)
+        if isinstance(y, int) and y > 0:
+            return whole_power(b, base, y)
+        return integer_power(b, base, call.value(y, dtype))
     return b.pow(call.value(x, dtype), call.value(y, dtype))
-
-
-def whole_power(call: Call, base: Value, exponent: int) -> Value:
-    """The product of 1 or more equal factors, by squaring."""
-    half = base if exponent < 4 else whole_power(call, base, exponent // 2)
-    square = call.b.mul(half, half)
-    return call.b.mul(square, base) if exponent % 2 else square
 
 
 @handles("square.default")
 def _square(call: Call, x: Value) -> Value:
-    return call.b.mul(x, x)
+    return binary(call, "mul", x, x)
 
 
 # ---- one operand ---------------------------------------------------------------------------

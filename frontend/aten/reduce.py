@@ -9,6 +9,7 @@ from ...ir.graph import Value
 from ...ir.types import DType
 from ..dtypes import from_torch
 from ..importer import Call, Declined, Scalar, handles
+from .index import columns, nonzero_static
 
 Axes = int | tuple[int, ...] | None
 INF = math.inf
@@ -180,3 +181,13 @@ def _cdist(call: Call, x: Value, y: Value, p: float, _mode: int | None) -> Value
     left = call.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
     right = call.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
     return _norm(call, call.b.sub(left, right), p, dim=-1)
+
+
+@handles("_pdist_forward.default")
+def _pdist(call: Call, x: Value, p: float = 2.0) -> Value:
+    # the norm of every row less each of those after it
+    b, row = call.b, call.b.iota(length=x.shape[0])
+    later = b.lt(call.reshape(row, (x.shape[0], 1)), row)
+    places = nonzero_static(call, later, size=call.shape[0])
+    left, right = (b.gather(x, column, axis=0) for column in columns(call, places))
+    return _norm(call, b.sub(left, right), p, dim=-1)

@@ -6,6 +6,7 @@ from ...ir import types
 from ...ir.graph import Value
 from ...ir.ops.scatter import COMBINES
 from ..importer import Call, Declined, Scalar, handles
+from ..nn.pad import part
 from .index import at_places, is_mask, numbered
 from .pointwise import Operand
 from .view import common_shape, unpermute
@@ -196,6 +197,46 @@ def _masked_scatter(call: Call, x: Value, mask: Value, source: Value) -> Value:
 def _put_flat(call: Call, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
     flat = call.reshape(x, (x.type.numel,))
     return call.reshape(_index_put(call, flat, (index,), source, accumulate), x.shape)
+
+
+_BAGS = ("sum", "mean", "amax")  # by torch's numbers
+
+
+@handles("_embedding_bag.default", "_embedding_bag_forward_only.default", may_fail=True)
+def _embedding_bag(
+    call: Call,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Value, None, None, None]:
+    """The rows that indices [N] name, each bag's put together; a bag begins at its offset.
+
+    Sums accumulate in float32.
+    """
+    if any(map(call.reads, range(1, 4))):
+        raise Declined("what the backward pass of bags of embeddings reads")
+    b, (count,), one = call.b, indices.shape, call.value(1, types.i64)
+    starts = call.broadcast(call.value(0, types.i64), (count + 1,))
+    ones = call.broadcast(one, offsets.shape)
+    starts = b.scatter(starts, offsets, ones, axis=0, combine="add")
+    bag = b.sub(b.cumsum(part(b, starts, 0, 0, count), axis=0), one)
+    bags = offsets.shape[0] - int(include_last_offset)
+    if padding_idx >= 0:  # into a bag of their own, as what lies behind the last offset
+        is_padding = b.eq(indices, call.value(padding_idx, indices.dtype))
+        bag = b.where(is_padding, call.value(bags, types.i64), bag)
+    wide = types.f64 if weight.dtype == types.f64 else types.f32
+    rows = call.value(b.gather(weight, indices, axis=0), wide)
+    if per_sample_weights is not None:
+        rows = b.mul(rows, call.reshape(call.value(per_sample_weights, wide), (count, 1)))
+    empty = call.broadcast(call.value(0.0, wide), (bags + 1, weight.shape[1]))
+    found = _reduced(call, empty, bag, rows, 0, _BAGS[mode], include_self=False)
+    return call.value(part(b, found, 0, 0, bags), weight.dtype), None, None, None
 
 
 @handles("histc.default")

@@ -52,6 +52,22 @@ def _at_rank(call: Call, x: Value, rank: Dim, axis: int, keepdim: bool) -> tuple
     return tuple(call.reshape(v, shape) for v in found)
 
 
+@handles("mode.default", of_numbers=True)
+def _mode(call: Call, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """What comes most often along an axis, the first in order of such, and its last place."""
+    b, axis = call.b, dim % x.type.rank
+    ordered, places = b.sort(x, axis=axis, descending=False)
+    at, zero = b.iota(length=x.shape[axis]), call.value(0, types.i64)
+    before = b.gather(ordered, b.maximum(b.sub(at, call.value(1, types.i64)), zero), axis=axis)
+    at = call.reshape(at, (x.shape[axis], *(1,) * (x.type.rank - 1 - axis)))
+    start = b.cummax(b.where(b.ne(ordered, before), at, zero), axis=axis)
+    most = b.argmax(b.sub(at, start), axis=axis, keepdims=True)  # equal elements lie together
+    found = (b.gather_elements(v, most, axis=axis) for v in (ordered, places))
+    shape = (*x.shape[:axis], *(1,) * keepdim, *x.shape[axis + 1 :])
+    value, place = (call.reshape(v, shape) for v in found)
+    return value, place
+
+
 @handles("kthvalue.default", of_numbers=True)
 def _kthvalue(
     call: Call, x: Value, k: Dim, dim: int = -1, keepdim: bool = False

@@ -10,8 +10,8 @@ import torch
 
 from ...ir import types
 from ...ir.graph import Value
-from ..importer import HANDLERS, Call, Declined, Handler, Scalar
-from .pointwise import whole_power
+from ..importer import HANDLERS, Call, Handler, Scalar
+from ..nn.powers import integer_power, whole_power
 
 Number = Value | Scalar
 
@@ -30,9 +30,9 @@ def _pow(call: Call, x: Number, y: Number) -> Value:
     base = number(call, x)
     if base.dtype.is_float:
         return call.b.pow(base, number(call, y))
-    if not isinstance(y, int) or y < 1:
-        raise Declined("a power of a whole number whose exponent is no known number above 0")
-    return whole_power(call, base, y)
+    if isinstance(y, int) and y > 1:
+        return whole_power(call.b, base, y)
+    return integer_power(call.b, base, number(call, y))
 
 
 # names of the Python functions that torch leaves in a graph for symbolic numbers

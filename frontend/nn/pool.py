@@ -4,8 +4,10 @@ x: [N, C, *S] throughout (any number of axes before the spatial ones), `kernel` 
 spatial axis. Sums accumulate in float32.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ...ir.builder import Builder
 from ...ir.dim import Dim, ceildiv, maximum, minimum, product
@@ -13,6 +15,7 @@ from ...ir.graph import Value
 from ...ir.ops.view import window_span
 from ...ir.types import DType, i64
 from ..declined import Declined
+from .division import truncated_div
 from .pad import padded
 
 Ints = Sequence[int]
@@ -101,15 +104,19 @@ def avg_pool(
 ) -> Value:
     """The mean of each window: of what of it lies in x or (`counts_padding`) in x and its padding.
 
-    What `ceil_mode` lets hang over never counts. `divisor` is divided by instead, if given.
+    What `ceil_mode` lets hang over never counts. `divisor` is divided by instead, if given. Means
+    of integers are rounded towards zero.
     """
     axes = _last(windows)
     around = any(pair != (0, 0) for pair in windows.padding)
     if divisor is None and not windows.ceil_mode and (counts_padding or not around):
-        return b.mean(windows.of(b, x, 0), axes=axes)
+        if x.dtype.is_float:
+            return b.mean(windows.of(b, x, 0), axes=axes)
+        divisor = math.prod(windows.kernel)
     total = b.sum(windows.of(b, x, 0), axes=axes)
+    ratio = b.div if x.dtype.is_float else partial(truncated_div, b)
     if divisor is not None:
-        return b.div(total, b.constant(float(divisor), x.dtype))
+        return ratio(total, b.constant(divisor, x.dtype))
     held: Value | None = None
     for number, axis in enumerate(windows.axes(x)):
         before, after = windows.padding[number] if counts_padding else (0, 0)
@@ -124,7 +131,7 @@ def avg_pool(
         count = b.sum(b.cast(inside, dtype=x.dtype), axes=(-1,))
         count = b.reshape(count, shape=(*count.shape, *[1] * (len(axes) - 1 - number)))
         held = count if held is None else b.mul(held, count)
-    return b.div(total, held)
+    return ratio(total, held)
 
 
 def lp_pool(b: Builder, x: Value, windows: Windows, p: float) -> Value:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from ...ir.builder import Builder
 from ...ir.graph import Value
 from ...ir.types import f64
+from . import bessel
 from .formula import Term, computed
+from .scan import repeated
 
 
 def special(b: Builder, name: str, *operands: Value) -> Value:
@@ -133,82 +135,94 @@ def digamma(x: Term) -> Term:
     return (x == 0.0).where(-1.0 / x, value)
 
 
-# ---- modified Bessel functions ---------------------------------------------------------------
+def trigamma(x: Term) -> Term:
+    """The derivative of digamma, as torch has it: at poles as large as rounding leaves it."""
+    is_left = x < 0.5
+    sine = (x * math.pi).sin()
+    z = is_left.where(1.0 - x, x)
+    shift = sum((1.0 / ((z + float(k)) * (z + float(k))) for k in range(1, 6)), 1.0 / (z * z))
+    far = z + 6.0
+    inverse = 1.0 / (far * far)
+    series = inverse * inverse.horner(1 / 42, -1 / 30, 1 / 6)
+    right = shift + (1.0 + 0.5 / far + series) / far
+    return is_left.where(math.pi**2 / (sine * sine) - right, right)
 
 
-def _bessel_i(order: int, scaled: bool) -> Callable[[Term], Term]:
-    """I(order, x), times exp(-|x|) where scaled (Abramowitz 9.6.10 and 9.7.1)."""
-    powers = [1 / (math.factorial(k) * math.factorial(k + order)) for k in range(40)]
-    inverse = _hankel(order, -1)
-
-    def bessel(x: Term) -> Term:
-        a = abs(x)
-        half = 0.5 * a
-        near = (half * half).horner(*reversed(powers))
-        near = near * half if order else near
-        far = (1.0 / a).horner(*reversed(inverse)) / (2 * math.pi * a).sqrt()
-        half = half.exp()
-        if scaled:
-            near = near / half / half
-        else:
-            far = far * half * half
-        size = (a < 16.0).where(near, far)
-        return (x < 0.0).where(-size, size) if order else size
-
-    return bessel
+# the divisors of Euler-Maclaurin's terms, (2k)! / B(2k): Cephes, zeta.c
+_ZETA = (
+    *(12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9),
+    *(7.47242496e10, -2.950130727918164224e12, 1.1646782814350067249e14),
+    *(-4.5979787224074726105e15, 1.8152105401943546773e17, -7.1661652561756670113e18),
+)
 
 
-def _hankel(order: int, sign: int) -> list[float]:
-    """Coefficients of the asymptotic series in 1 / x, for x of 16 or more."""
-    found = [1.0]
-    for k in range(1, 24):
-        found.append(sign * found[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k))
-    return found
+def zeta(b: Builder, s: Value, q: Value) -> Value:
+    """Hurwitz' zeta function, sum over k of (q + k)^-s: some terms, then Euler-Maclaurin's formula.
 
-
-def _bessel_k(order: int, scaled: bool) -> Callable[[Term], Term]:
-    """K(order, x) for order 0 and 1, times exp(x) where scaled; NaN below 0, infinite at 0.
-
-    Up to 1 its series (Abramowitz 9.6.11 and 9.6.13), from 16 on the asymptotic one. Between them
-    the integral over t of exp(-x (cosh t - 1)) cosh(order t), by the trapezoidal rule, which in
-    steps of 1 / 6 is exact to 1e-15 (Trefethen and Weideman, "The exponentially convergent
-    trapezoidal rule", 2014).
+    As Cephes has it, below q = 0 too, where it takes a term for each step up to 9.
     """
-    gamma = 0.57721566490153286
-    harmonic = [sum(1 / j for j in range(1, k + 1)) for k in range(16)]
-    powers = [1 / (math.factorial(k) * math.factorial(k + order)) for k in range(14)]
-    if order == 0:
-        sums = [power * (harmonic[k] - gamma) for k, power in enumerate(powers)]
-    else:
-        sums = [p * (harmonic[k] + harmonic[k + 1] - 2 * gamma) for k, p in enumerate(powers)]
-
-    def bessel(x: Term) -> Term:
-        half = 0.5 * x
-        square = half * half
-        series, rest = (square.horner(*reversed(c)) for c in (powers, sums))
-        log = half.log()
-        near = rest - log * series if order == 0 else 1.0 / x + half * (log * series - 0.5 * rest)
-        middle = x * 0.0 + 1 / 12
-        for t in (k / 6 for k in range(1, 28)):
-            middle = middle + math.cosh(order * t) / 6 * (x * (1.0 - math.cosh(t))).exp()
-        inverse = 1.0 / x
-        far = inverse.horner(*reversed(_hankel(order, 1))) * (math.pi / 2 * inverse).sqrt()
-        far = (x < 16.0).where(middle, far)
-        decay = (-x).exp()
-        value = (x <= 1.0).where(near / decay if scaled else near, far if scaled else far * decay)
-        return (x == 0.0).where(math.inf, (x == math.inf).where(0.0, value))
-
-    return bessel
+    return computed(b, lambda s, q: _zeta(b, s, q), (s, q), f64)
 
 
-def spherical_j0(x: Term) -> Term:
-    """sin(x) / x, 1 at 0 and 0 at infinity."""
-    value = (x == 0.0).where(1.0, x.sin() / x)
-    return (abs(x) == math.inf).where(0.0, value)
+def polygamma(b: Builder, order: int, x: Value) -> Value:
+    """The derivative of digamma of this order, 0 being digamma itself."""
+    if order < 2:
+        return computed(b, trigamma, (x,), x.dtype) if order else special(b, "digamma", x)
+    factor = math.factorial(order) * (1.0 if order % 2 else -1.0)
+    s = Term(b, b.constant(order + 1.0, f64), f64)
+    return computed(b, lambda x: factor * _zeta(b, s, x), (x,), f64)
+
+
+def _zeta(b: Builder, s: Term, q: Term) -> Term:
+    is_left = q <= 0.0
+    is_whole, is_one, is_below = is_left & (q == q.floor()), s == 1.0, s < 1.0
+    is_none = is_left & (s != s.floor())
+    start = is_whole.where(1.0, q) + 0.0 * s
+    s = s + 0.0 * start
+    powers = [(start + float(k)).pow(-s) for k in range(10)]
+    total = sum(powers[1:], powers[0])
+    flat = [b.reshape(v.value, shape=(v.value.type.numel,)) for v in (start + 9.0, total, s)]
+
+    def goes_on(inner: Builder, a: Value, total: Value, s: Value) -> tuple[Value]:
+        return (inner.any(inner.le(a, inner.constant(9.0, f64)), axes=(0,)),)
+
+    def step(inner: Builder, *values: Value) -> tuple[Value, Value]:
+        a, total, s = (Term(inner, v, f64) for v in values)
+        more, following = a <= 9.0, a + 1.0
+        total = more.where(total + following.pow(-s), total)
+        return more.where(following, a).value, total.value
+
+    found = repeated(b, goes_on, step, flat[:2], flat[2:])
+    a, total = (Term(b, b.reshape(v, shape=s.value.shape), f64) for v in found)
+    last = a.pow(-s)
+    tail = last * a / (s - 1.0) - 0.5 * last
+    factor, power = s, last / a
+    for k, divisor in enumerate(_ZETA):
+        tail = tail + factor * power / divisor
+        factor = factor * (s + (2.0 * k + 1.0)) * (s + (2.0 * k + 2.0))
+        power = power / (a * a)
+    # where the last term adds nothing, neither does the rest, which may overflow
+    is_done = abs(last) < 1e-16 * abs(total)
+    value = is_done.where(total, total + tail)
+    value = is_whole.where(math.inf, is_none.where(math.nan, value))
+    return is_one.where(math.inf, is_below.where(math.nan, value))
+
+
+def ndtri(p: Term) -> Term:
+    """x with P(X <= x) = p, X normally distributed: Abramowitz 26.2.23, and three Halley steps."""
+    tail = p.minimum(1.0 - p)
+    t = (-2.0 * tail.log()).sqrt()
+    z = t - t.horner(0.010328, 0.802853, 2.515517) / t.horner(0.001308, 0.189269, 1.432788, 1.0)
+    for _ in range(3):
+        # over the density, so that neither is 0
+        above = 0.5 * erfcx(z * math.sqrt(0.5)) - (tail.log() + 0.5 * z * z).exp()
+        step = math.sqrt(2 * math.pi) * above
+        z = z + step / (1.0 - 0.5 * z * step)
+    z = (tail == 0.0).where(math.inf, z)
+    return (tail < 0.0).where(math.nan, (p < 0.5).where(-z, z))
 
 
 FUNCTIONS: dict[str, Callable[..., Term]] = {
-    **{f.__name__: f for f in (erfc, erfcx, erfinv, lgamma, digamma, spherical_j0)},
-    **{f"i{n}{'e' * s}": _bessel_i(n, bool(s)) for n in (0, 1) for s in (0, 1)},
-    **{f"k{n}{'e' * s}": _bessel_k(n, bool(s)) for n in (0, 1) for s in (0, 1)},
+    **{f.__name__: f for f in (erfc, erfcx, erfinv, lgamma, digamma, ndtri)},
+    **bessel.FUNCTIONS,
 }

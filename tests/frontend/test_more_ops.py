@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 
 from tilewright.frontend.dtypes import from_numpy, to_numpy
 from tilewright.frontend.torch_export import import_module
@@ -104,6 +105,49 @@ CASES = {
     "resized": (lambda x: torch.ops.aten.resize(x, [2, 3]) + 0, NUMBERS),
     "windows": (lambda x: x * torch.signal.windows.kaiser(9, beta=5.0), VALUES[:1]),
     "selection": (lambda x, m: x.masked_select(m), torch.arange(3.0), MASK),
+    "most_often": (
+        lambda x, m: (x.mode(), x.mode(0, keepdim=True), m.mode(0), x.sum().mode()),
+        NUMBERS.view(2, 4), MASK,
+    ),
+    "distances": (
+        lambda x: (
+            torch.pdist(x), torch.pdist(x, 1.0), torch.pdist(x[:2], INF), torch.pdist(x[:1]),
+        ),
+        torch.arange(12.0).view(4, 3) ** 2,
+    ),
+    "bags": (
+        lambda x, i, o: tuple(
+            F.embedding_bag(i, x, o, mode=mode, padding_idx=p, include_last_offset=last)
+            for mode in ("sum", "mean", "max") for p in (None, 3) for last in (True, False)
+        ),
+        torch.arange(40.0).view(10, 4) - 9, NUMBERS, torch.tensor([0, 2, 2, 7, 8]),
+    ),
+    "weighed_bags": (
+        lambda x, i, w: (
+            F.embedding_bag(i, x, per_sample_weights=w, mode="sum"), F.embedding_bag(i, x.half()),
+        ),
+        torch.arange(40.0).view(10, 4), NUMBERS.view(2, 4), torch.linspace(0, 1, 8).view(2, 4),
+    ),
+    "statistics": (
+        lambda x: (
+            torch.native_group_norm(x, None, None, 2, 4, 3, 2, 1e-5),
+            torch.native_layer_norm(x, [4, 3], None, None, 1e-5),
+        ),
+        torch.arange(24.0).view(2, 4, 3) ** 2,
+    ),
+    "means_of_integers": (
+        lambda x: (
+            F.avg_pool1d(x, 2), F.avg_pool1d(x, 2, 1, 1), F.avg_pool1d(x, 3, 2, 1, True, False),
+            F.avg_pool2d(x[None], (1, 3), divisor_override=4),
+        ),
+        NUMBERS.view(1, 2, 4) - 5,
+    ),
+    "bounds_of_integers": (lambda x: (F.hardtanh(x, -1.7, 5.5), F.relu6(x)), NUMBERS - 2),
+    "bools_as_numbers": (lambda m: (m.square(), m + m, m * 2), MASK),
+    "loss_in_pieces": (
+        lambda x, w, i: F.linear_cross_entropy(x, w, i, options=LinearCrossEntropyOptions()),
+        torch.linspace(-1, 1, 32).view(8, 4), torch.linspace(-2, 1, 40).view(10, 4).sin(), NUMBERS,
+    ),
 }  # fmt: skip
 
 
