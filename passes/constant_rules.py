@@ -1,5 +1,6 @@
 """Rules around constants, index sources and dims: part of `canonicalize`."""
 
+import math
 import operator
 from collections.abc import Callable
 
@@ -16,13 +17,19 @@ _known = OneOf(Numeral("c"), pat.dim_value(bind="dim"))
 
 
 @rule(
-    pat.add(x, Numeral(value=0), bind="root"),
-    pat.sub(x, Numeral(value=0), bind="root"),
-    pat.mul(x, Numeral(value=1), bind="root"),
-    pat.div(x, Numeral(value=1), bind="root"),
+    pat.add(x, Numeral("zero", value=0), bind="root"),
+    pat.sub(x, Numeral("zero", value=0), bind="root"),
 )
-def neutral_operand(b: Builder, x: Value, root: Node):
-    """x + 0, x - 0, x * 1, x / 1  ->  x"""
+def neutral_term(b: Builder, x: Value, zero: float, root: Node):
+    """x + 0, x - 0  ->  x; of floats x + -0.0 and x - 0.0, which alone leave x = -0.0 as it is"""
+    if x.dtype.is_float and (math.copysign(1, zero) < 0) != (root.op.name == "add"):
+        return None
+    return x if x.type == root.results[0].type else None
+
+
+@rule(pat.mul(x, Numeral(value=1), bind="root"), pat.div(x, Numeral(value=1), bind="root"))
+def neutral_factor(b: Builder, x: Value, root: Node):
+    """x * 1, x / 1  ->  x"""
     return x if x.type == root.results[0].type else None
 
 
