@@ -112,6 +112,8 @@ class Importer:
             values = {name: self._attribute(a) for name, a in given.items()}
         call = Call(self.builder, self, scope, node, version)
         try:
+            if row is not None:
+                row.check(operands)
             result = computed(call, operands, values) if not domain and not is_function else None
             if result is None and row is None:
                 body = body_of(self.model.file, node, version, operands, given)

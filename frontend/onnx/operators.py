@@ -12,7 +12,8 @@ It returns a value, or a tuple of them: as many as it can give. `Declined` says 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from types import UnionType
+from typing import Any, NamedTuple, Protocol, get_args, get_origin
 
 import numpy as np
 from onnx import GraphProto, NodeProto
@@ -33,11 +34,21 @@ MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
 
 
 class Row(NamedTuple):
-    """One row: from which opset it holds, what imports the operator, the attributes it knows."""
+    """One row: from which opset it holds, what imports the operator, what that takes."""
 
     since: int
     handler: Handler
     attributes: frozenset[str]
+    inputs: tuple[Any, ...]  # classes of each
+    others: Any  # and of all that come after these
+
+    def check(self, operands: Sequence[Any]) -> None:
+        """TypeError for an operand of another class than the row says it takes."""
+        for number, x in enumerate(operands):
+            kind = self.inputs[number] if number < len(self.inputs) else self.others
+            if not isinstance(x, kind):
+                what = {type(None): "left out", list: "a sequence"}.get(type(x), "a tensor")
+                raise TypeError(f"input {number} is {what}")
 
 
 ROWS: dict[tuple[str, str], list[Row]] = {}  # (domain, operator) -> rows by opset
@@ -52,17 +63,30 @@ def onnx_op(
     """
 
     def register(handler: Handler) -> Handler:
-        parameters = inspect.signature(handler).parameters.values()
+        _, *parameters = inspect.signature(handler).parameters.values()
         keywords = attributes | {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        inputs = [_class(p) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        others = [_class(p) for p in parameters if p.kind is p.VAR_POSITIONAL]
         for name in names:
             rows = ROWS.setdefault((domain, name), [])
             if any(row.since == since for row in rows):
                 raise ValueError(f"{domain or 'ai.onnx'}.{name} since {since} is entered twice")
-            rows.append(Row(since, handler, keywords))
+            rows.append(Row(since, handler, keywords, tuple(inputs), *(others or [object])))
             rows.sort(key=lambda row: row.since)
         return handler
 
     return register
+
+
+def _class(parameter: inspect.Parameter) -> Any:
+    """What an operand's class may be, for `isinstance`: a tensor, where nothing is said."""
+
+    def of(annotation: Any) -> Any:
+        if isinstance(annotation, UnionType):
+            return tuple(map(of, get_args(annotation)))
+        return object if annotation is Any else get_origin(annotation) or annotation
+
+    return Value if parameter.annotation is parameter.empty else of(parameter.annotation)
 
 
 REFUSED: dict[tuple[str, str], str] = {}  # (domain, operator or "" for all) -> the reason

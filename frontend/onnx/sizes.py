@@ -12,6 +12,7 @@ import numpy as np
 from ...ir import types
 from ...ir.dim import Dim, Expr, divide_exactly, floordiv, maximum, minimum, mod, product
 from ...ir.facts import Facts
+from ...ir.graph import Value
 from ...ir.types import DType
 from .known import MAX_DIMS, Known
 from .tensors import dtype_of_element
@@ -30,7 +31,9 @@ class NotKnown(Exception):
 def computed(call: "Call", operands: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """The result of an operator as known tensors, None where it has to be computed in a run."""
     name = call.node.op_type
-    if name in ("Shape", "Size"):
+    if name in SHAPES:
+        if not isinstance(operands[0], Value):
+            raise TypeError(f"{name} of what is no tensor")
         return SHAPES[name](operands[0].shape, **attributes)
     rule = _RULES.get(name)
     given = [x for x in operands if x is not None]
