@@ -57,8 +57,7 @@ def read_mask(graph: Graph, mask: Value, queries: Dim, keys: Dim) -> Reading:
     is_causal, rest = False, []
     widths: list[int] = []
     for part in _conjuncts(mask):
-        index = broadcast_index((*(0,) * (part.type.rank - 2), I, J), part.type)
-        conditions = reader.conditions_of(part, index)
+        conditions = reader.conditions_of(part)
         meanings = None if conditions is None else [reader.meaning(c) for c in conditions]
         if meanings is None or None in meanings:
             rest.append(part)
@@ -88,10 +87,15 @@ class MaskReader:
 
     # ---- conditions ----
 
-    def conditions_of(self, part: Value, index: Index) -> Conditions | None:
-        """The conditions under which a key is seen, None when they cannot be read."""
-        if any(d != 1 for d in part.shape[:-2]):
-            return None  # it differs from head to head or from sequence to sequence
+    def conditions_of(self, part: Value) -> Conditions | None:
+        """The conditions under which a key is seen, None when they cannot be read.
+
+        They are of any head and sequence: what is made of them holds for all or means nothing.
+        """
+        places = [symbol(f"_b{axis}") for axis in range(part.type.rank - 2)]
+        for place, size in zip(places, part.shape):
+            self.facts.declare(str(place), size)
+        index = broadcast_index((*places, I, J), part.type)
         return (self.added if part.dtype.is_float else self.holding)(part, index)
 
     def holding(self, value: Value, index: Index, wanted: bool = True) -> Conditions | None:

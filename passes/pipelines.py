@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ..ir.types import DType
 from .canonicalize import Canonicalize
+from .carry_key_biases import CarryKeyBiases
 from .channels_last import ChannelsLast
 from .common_subexpressions import CommonSubexpressions
 from .dead_code import DeadCode
@@ -92,6 +93,7 @@ def language_model(
     return (
         *recognize(),
         LengthsOfTokens(),
+        CarryKeyBiases(),  # before paging: keys get one element more
         PageKv(page_size, kv_dtype, max_tokens, max_seqs),
         NarrowLogits(argmax=not samples),  # after paging: rows of tokens mean something only then
         *((SampleTokens(),) if samples else ()),

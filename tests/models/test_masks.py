@@ -52,6 +52,8 @@ MODELS = {
         "index_head_dim": 16, "index_n_heads": 2, "moe_intermediate_size": 16,
         "n_routed_experts": 4, "num_experts_per_tok": 2,
     },
+    # a bias that each key brings along, for each KV head
+    "doge": {**LLAMA, "num_hidden_layers": 1},
 }  # fmt: skip
 
 
