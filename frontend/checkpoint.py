@@ -70,7 +70,7 @@ def load_eager(path: str | Path, dtype: DType = f32) -> Any:
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if name in arrays:
-                    array = np.asarray(arrays[name]).astype(np.float32)
+                    array = arrays[name].load().astype(np.float32)
                     parameter.copy_(torch.from_numpy(array))
     module.set_attn_implementation("eager")
     return module

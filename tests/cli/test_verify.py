@@ -160,6 +160,28 @@ def test_an_onnx_model(tmp_path, capsys):
     assert verdict["cases"][0]["results"][0]["bound"] == 5e-2
 
 
+def test_what_rounding_decides_in_an_onnx_model(tmp_path, capsys, monkeypatch):
+    """exp(log(k + 1/2)) is rounded up or down by its last bit: two runtimes differ, both right."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    kinds = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["n"]) for n in "xy"]
+    ops = ("Log", "x", "a"), ("Exp", "a", "b"), ("Round", "b", "y")
+    nodes = [onnx.helper.make_node(op, [x], [y]) for op, x, y in ops]
+    graph = onnx.helper.make_graph(nodes, "g", kinds[:1], kinds[1:])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    path, given = tmp_path / "m.onnx", tmp_path / "a.npz"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    np.savez(given, x=np.arange(2000, dtype=np.float32) + 0.5)
+    verdict, _ = verify(capsys, path, "--arrays", given)
+    (result,) = verdict["cases"][0]["results"]
+    assert result["name"] == "y, in multiples of what rounding may do"
+    assert result["error"] <= result["bound"] == 1.0
+    monkeypatch.setitem(scalars._CALLS, "log", "tw_exp")
+    verdict, _ = verify(capsys, path, "--arrays", given, "--bisect", code=1)
+    assert verdict["suspect"]["stage"] == "kernel"
+    assert verdict["cases"][0]["results"][0]["error"] > 1
+
+
 def test_a_language_model(tmp_path, capsys):
     """Logits of prompts alone and together; nothing is to blame for what rounding does."""
     model = tmp_path / "model"
