@@ -31,6 +31,7 @@ from ..ir.steps import (
     ScanLoop,
     Step,
     While,
+    late_symbols,
     walk,
 )
 from ..ir.target import get_target
@@ -235,9 +236,14 @@ class Interpreter:
         return run
 
     def _scan(self, step: ScanLoop) -> Run:
-        body, dims = self._compile(step.body), self._dims([step.count])
+        inner = late_symbols((step,))
+        late = self._late(name for each in walk(step.body) for name in each.writes)
+        late = [b for b in late if inner.isdisjoint(b.type.symbols)]  # which may run no time
+        body = self._compile(step.body)
+        dims = self._dims([step.count, *(d for b in late for d in b.type.shape)])
 
         def run(frame: Frame) -> None:
+            self._allocate(late, dims, frame)
             for i in range(dims.numbers(frame.values)[0]):
                 frame.values[step.index] = i
                 body(frame)

@@ -49,7 +49,7 @@ def rms_norm(x, weight, *, eps: float = 1e-6):
 
 @rms_norm.set_reference
 def _(x, weight, *, eps):
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+    return x / np.sqrt(_mean(x * x) + eps) * weight
 
 
 @rms_norm.set_decomposition
@@ -71,8 +71,13 @@ def layer_norm(x, weight, bias, *, eps: float = 1e-5):
 
 @layer_norm.set_reference
 def _(x, weight, bias, *, eps):
-    centered = x - x.mean(-1, keepdims=True)
-    return centered / np.sqrt((centered * centered).mean(-1, keepdims=True) + eps) * weight + bias
+    centered = x - _mean(x)
+    return centered / np.sqrt(_mean(centered * centered) + eps) * weight + bias
+
+
+def _mean(x):
+    """Of the last axis, which is kept: NaN where it is empty."""
+    return x.sum(-1, keepdims=True) / x.shape[-1]
 
 
 @layer_norm.set_decomposition
@@ -102,15 +107,6 @@ def dequantize(codes, scale, zero=None, *, dtype: DType = f32):
                 " where it divides that of the codes"
             )
     return codes.with_dtype(dtype)
-
-
-@dequantize.set_reference
-def _(codes, scale, zero=None, *, dtype):
-    group = codes.shape[-1] // max(scale.shape[-1], 1)
-    values = codes.astype(scale.dtype)
-    if zero is not None:
-        values = values - np.repeat(zero.astype(scale.dtype), group, axis=-1)
-    return values * np.repeat(scale, group, axis=-1)
 
 
 @dequantize.set_decomposition

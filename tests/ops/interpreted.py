@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import traceback
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,12 +38,15 @@ class Interpreter:
         self.process.stdout.close()
 
     def run(self, program: Program, weights, arrays: list) -> list:
-        """The program's outputs."""
+        """The program's outputs. RuntimeError with what was raised there."""
         sources = {name: kernel.source for name, kernel in program.kernels.items()}
         given = program_to_json(program), program.blobs, sources, dict(weights), arrays
         pickle.dump(given, self.process.stdin)
         self.process.stdin.flush()
-        return pickle.load(self.process.stdout)
+        outputs = pickle.load(self.process.stdout)
+        if isinstance(outputs, str):
+            raise RuntimeError(outputs)
+        return outputs
 
 
 def make_interpretable(monkeypatch, tiles: dict[type, dict[str, int]]) -> None:
@@ -118,6 +122,7 @@ def serve() -> None:
     """Run what comes in until nothing more does."""
     import torch
 
+    import tilewright.tests.ir.random_steps  # noqa: F401  registers what its graphs call
     from tilewright.runtime.executable import Executable
 
     torch.set_num_threads(1)
@@ -128,9 +133,13 @@ def serve() -> None:
             data, blobs, sources, weights, arrays = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        program = program_from_json(data, blobs, sources.__getitem__)
-        made = Executable(program, weights, Interpreted())
-        pickle.dump([array.numpy().copy() for array in made(*arrays)], answers)
+        try:
+            program = program_from_json(data, blobs, sources.__getitem__)
+            made = Executable(program, weights, Interpreted())
+            outputs = [array.numpy().copy() for array in made(*arrays)]
+        except Exception as error:  # noqa: BLE001  the one who asked is told
+            outputs = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        pickle.dump(outputs, answers)
         answers.flush()
 
 
