@@ -1,28 +1,15 @@
 """Normalizations: kept as one op over the last axis, written out elsewhere."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from ...ir.dim import Dim, product
+from ...ir.dim import Dim
 from ...ir.graph import Value
 from ..dtypes import TO_TORCH, from_torch
 from ..importer import Call, handles
-from ..nn.norm import batch_norm, group_norm
-
-
-def _rows(call: Call, x: Value, normalized: tuple[Dim, ...]) -> Value:
-    """X with its normalized axes as one last axis."""
-    if len(normalized) == 1:
-        return x
-    kept = x.shape[: x.type.rank - len(normalized)]
-    return call.reshape(x, (*kept, product(normalized)))
-
-
-def _flat(call: Call, weight: Value | None, width: Dim, fill: float, like: Value) -> Value:
-    if weight is None:
-        return call.b.full(value=fill, shape=(width,), dtype=like.dtype)
-    return call.value(call.reshape(weight, (width,)), like.dtype)
+from ..nn.norm import batch_norm, group_norm, layer_norm, rms_norm, row_statistics
 
 
 @handles("layer_norm.default")
@@ -35,12 +22,8 @@ def _layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Value:
-    rows = _rows(call, x, normalized_shape)
-    width = rows.shape[-1]
-    result = call.b.layer_norm(
-        rows, _flat(call, weight, width, 1.0, x), _flat(call, bias, width, 0.0, x), eps=eps
-    )
-    return call.reshape(result, x.shape)
+    first = x.type.rank - len(normalized_shape)
+    return layer_norm(call.b, x, first, weight, bias, eps)
 
 
 class _Unused:
@@ -56,21 +39,18 @@ def _native_layer_norm(
     bias: Value | None,
     eps: float,
 ) -> tuple[Any, ...]:
-    rows = _rows(call, x, normalized_shape)
     result = _layer_norm(call, x, normalized_shape, weight, bias, eps)
+    return result, *_statistics(call, x, x.type.rank - len(normalized_shape), eps)
+
+
+def _statistics(call: Call, x: Value, first: int, eps: float) -> Iterator[Any]:
+    """What follows a result: the means and inverse deviations of its rows, where they are read."""
     if not call.reads(1) and not call.reads(2):
-        return result, _Unused(), _Unused()
-    shape = call.importer.table.shape(call.expected[1].shape)
-    return result, *(call.reshape(v, shape) for v in _statistics(call, rows, eps))
-
-
-def _statistics(call: Call, rows: Value, eps: float) -> tuple[Value, Value]:
-    """The mean of each row, and one over its standard deviation. rows: [..., N] -> [..., 1]"""
-    b = call.b
-    mean = b.mean(rows, axes=(-1,), keepdims=True)
-    centered = b.sub(rows, mean)
-    variance = b.mean(b.mul(centered, centered), axes=(-1,), keepdims=True)
-    return mean, b.rsqrt(b.add(variance, call.parameter(eps)))
+        return iter((_Unused(), _Unused()))
+    kind = call.expected[1]
+    shape, dtype = call.importer.table.shape(kind.shape), from_torch(kind.dtype)
+    found = row_statistics(call.b, x, first, eps)
+    return (call.reshape(call.value(v, dtype), shape) for v in found)
 
 
 @handles("rms_norm.default")
@@ -83,9 +63,7 @@ def _rms_norm(
 ) -> Value:
     # without eps torch takes the machine epsilon of the input's dtype
     eps = torch.finfo(TO_TORCH[x.dtype]).eps if eps is None else eps
-    rows = _rows(call, x, normalized_shape)
-    result = call.b.rms_norm(rows, _flat(call, weight, rows.shape[-1], 1.0, x), eps=eps)
-    return call.reshape(result, x.shape)
+    return rms_norm(call.b, x, x.type.rank - len(normalized_shape), weight, eps)
 
 
 @handles("_native_batch_norm_legit_no_training.default")
@@ -135,7 +113,5 @@ def _native_group_norm(
     eps: float,
 ) -> tuple[Any, ...]:
     result = group_norm(call.b, x, group, weight, bias, eps)
-    if not call.reads(1) and not call.reads(2):
-        return result, _Unused(), _Unused()
     rows = call.reshape(x, (batch, group, channels * space // group))
-    return result, *(call.reshape(v, (batch, group)) for v in _statistics(call, rows, eps))
+    return result, *_statistics(call, rows, 2, eps)

@@ -1,10 +1,61 @@
-"""Normalizations by channel, by group and by neighbours. x: [N, C, *S] throughout."""
+"""Normalizations: over last axes; by channel, by group and by neighbours of x: [N, C, *S]."""
 
 from ...ir.builder import Builder
 from ...ir.dim import product
 from ...ir.graph import Value
 from ...ir.types import DType, f32, f64
+from ..declined import Declined
 from .pad import padded
+
+
+def layer_norm(
+    b: Builder, x: Value, first: int, weight: Value | None, bias: Value | None, eps: float
+) -> Value:
+    """(x - mean) / sqrt(variance + eps) * weight + bias, over all axes from `first` on.
+
+    weight and bias broadcast to those axes; None is 1 and 0. Sums accumulate in float32.
+    """
+    rows = _rows(b, x, first)
+    scale, shift = _of_row(b, weight, x, first, 1.0), _of_row(b, bias, x, first, 0.0)
+    return b.reshape(b.layer_norm(rows, scale, shift, eps=eps), shape=x.shape)
+
+
+def rms_norm(b: Builder, x: Value, first: int, weight: Value | None, eps: float) -> Value:
+    """x / sqrt(mean of x^2 + eps) * weight, as `layer_norm` is over axes."""
+    y = b.rms_norm(_rows(b, x, first), _of_row(b, weight, x, first, 1.0), eps=eps)
+    return b.reshape(y, shape=x.shape)
+
+
+def row_statistics(b: Builder, x: Value, first: int, eps: float) -> tuple[Value, Value]:
+    """The mean over all axes from `first` on, and 1 / sqrt(variance + eps): those axes of size 1.
+
+    In float32, or float64 where x is.
+    """
+    wide = f64 if x.dtype == f64 else f32
+    rows = _cast(b, _rows(b, x, first), wide)
+    mean = b.mean(rows, axes=(-1,), keepdims=True)
+    centered = b.sub(rows, mean)
+    variance = b.mean(b.mul(centered, centered), axes=(-1,), keepdims=True)
+    inverse = b.rsqrt(b.add(variance, b.constant(eps, wide)))
+    shape = (*x.shape[:first], *(1,) * (x.type.rank - first))
+    return b.reshape(mean, shape=shape), b.reshape(inverse, shape=shape)
+
+
+def _rows(b: Builder, x: Value, first: int) -> Value:
+    return b.reshape(x, shape=(*x.shape[:first], product(x.shape[first:])))
+
+
+def _of_row(b: Builder, v: Value | None, x: Value, first: int, otherwise: float) -> Value:
+    """A weight that broadcasts to the normalized axes, as one row."""
+    normalized = x.shape[first:]
+    width = product(normalized)
+    if v is None:
+        return b.full(value=otherwise, shape=(width,), dtype=x.dtype)
+    extra = max(v.type.rank - len(normalized), 0)
+    if any(size != 1 for size in v.shape[:extra]):
+        raise Declined(f"a weight of {v.type} for the axes {list(normalized)}")
+    v = b.reshape(_cast(b, v, x.dtype), shape=v.shape[extra:])
+    return b.reshape(b.broadcast_to(v, shape=normalized), shape=(width,))
 
 
 def batch_norm(

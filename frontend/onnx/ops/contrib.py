@@ -5,10 +5,10 @@ from functools import partial, reduce
 from ....ir import types
 from ....ir.graph import Value
 from ...declined import Declined
+from ...nn.norm import layer_norm, rms_norm, row_statistics
 from ..operators import MICROSOFT, Call, onnx_op
 from .contract import gemm, matmul
 from .elementwise import formula
-from .norm import layer_norm, rms_norm
 
 microsoft = partial(onnx_op, domain=MICROSOFT)
 
@@ -57,7 +57,9 @@ def _skip_layer_norm(
     epsilon: float = 1e-12,
 ) -> tuple[Value, ...]:
     total = _sum(call, x, skip, bias)
-    return *layer_norm(call, total, scale, shift, -1, epsilon), total
+    b, last = call.b, total.type.rank - 1
+    statistics = row_statistics(b, total, last, epsilon)
+    return layer_norm(b, total, last, scale, shift, epsilon), *statistics, total
 
 
 @microsoft("SkipSimplifiedLayerNormalization")
@@ -73,7 +75,8 @@ def _skip_rms_norm(
     if any(call.node.output[1:3]):
         raise Declined("the statistics of a normalization, which training reads")
     total = _sum(call, x, skip, bias)
-    return rms_norm(call, total, scale, -1, epsilon), None, None, total
+    x = call.cast(total, scale.dtype)
+    return rms_norm(call.b, x, x.type.rank - 1, scale, epsilon), None, None, total
 
 
 @microsoft("EmbedLayerNormalization")
@@ -103,7 +106,7 @@ def _embed_layer_norm(
         b.gather(places, positions, axis=0),
         None if kinds is None or segments is None else b.gather(kinds, segments, axis=0),
     )
-    y, *_ = layer_norm(call, total, scale, shift, -1, epsilon)
+    y = layer_norm(b, total, total.type.rank - 1, scale, shift, epsilon)
     if mask is None:
         counts = b.full(value=0, shape=(batch,), dtype=types.i32)
     else:
