@@ -146,6 +146,8 @@ class Groups:
 
     def keeps_order(self, node: Node) -> bool:
         """Whether a node of one operand has its elements in the same order: axes of 1 aside."""
+        if node.op.kind == "view" and node.op.inverse is None:
+            return False  # an index cannot be followed through it
         (value,), (result,) = node.operands, node.results
         ((*lies,),) = self.axes.of(node)
         large = [i for i, size in enumerate(result.shape) if size != 1]
