@@ -30,7 +30,8 @@ from .fx_nodes import target_name
 from .imported import proved
 from .importer import HANDLERS, Importer
 from .symbols import SymbolTable, shape_env_of
-from .trace import TRACING, decompositions
+from .trace import lacking
+from .tracing import TRACING
 
 _FIX = "compile it for each size: torch.compile(..., dynamic=False)"
 Decompositions = dict[Any, Callable[..., Any]]
@@ -78,7 +79,7 @@ def whole_operations(keeps: bool) -> Iterator[Decompositions]:
     such as attention. It is told for the whole process, so not while another thread traces; and it
     cannot be told where it computes gradients.
     """
-    told, apart = exported_program._split_decomp_table_to_cia_and_python_decomp(decompositions())
+    told, apart = exported_program._split_decomp_table_to_cia_and_python_decomp(lacking())
     whole = {op: how for op, how in told.items() if target_name(op) in HANDLERS and _of_tensors(op)}
     # not waiting: that thread may need a lock of torch's that is held here
     if not keeps or not TRACING.try_enter():

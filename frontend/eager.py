@@ -35,7 +35,7 @@ def eager_call(call: Call, *args: Any, **kwargs: Any) -> Any:
 
     -> its results, with None where it has none. Declined where it is no function of its arguments.
     """
-    target, origins = call.node.target, call.node.args
+    target, origins = call.target, call.node.args
     has_effects = target is torch.ops.higher_order.with_effects
     if has_effects:  # its results are a token, which keeps the call alive, and the operation's
         _, target, *args = args

@@ -22,8 +22,10 @@ from ..ir.graph import Value
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType, Shape, TensorType
 from .declined import Declined, Refused
+from .decompose import taken_apart
 from .dtypes import as_declared, from_torch, promote
 from .fx_nodes import live_nodes, location, place, target_name
+from .in_place import plain_writes
 from .missing import Missing
 from .pairs import REAL_OF, Pair
 from .symbols import SymbolTable
@@ -81,6 +83,11 @@ class Call:
     b: Builder
     importer: "Importer"
     node: fx.Node
+
+    @property
+    def target(self) -> Any:
+        """The operation; the plain one where it writes in place, unseen."""
+        return self.importer.plain.get(self.node, self.node.target)
 
     @property
     def expected(self) -> Any:
@@ -162,9 +169,11 @@ class Importer:
     builder: Builder
     table: SymbolTable
     strip: str = ""  # prefix of module paths that is not the user's
+    takes_apart: bool = False  # whether those that are in no table are first taken apart by torch
     fallback: Handler | None = None  # what imports an operation that is in no table
     missing: Missing = field(default_factory=Missing)
     places: dict[Value, Value] = field(default_factory=dict)  # a mask -> where it is true
+    plain: dict[fx.Node, Any] = field(default_factory=dict)  # what writes unseen -> what it is then
 
     def __post_init__(self) -> None:
         self.facts = self.table.facts
@@ -178,6 +187,7 @@ class Importer:
     ) -> tuple[Any, ...]:
         """Import the nodes that the output needs. `env` holds the placeholders' values."""
         live = live_nodes(graph)
+        self.plain.update(plain_writes(graph))
         for number, node in enumerate(graph.nodes):
             progress("import", number, len(graph.nodes))
             if node.op == "output":
@@ -209,7 +219,8 @@ class Importer:
     # ---- one node --------------------------------------------------------------------------
 
     def _import(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
-        name = target_name(node.target)
+        target = self.plain.get(node, node.target)
+        name = target_name(target)
         if name == "with_effects":  # torch keeps the order of checks of values: of which operation?
             name = target_name(node.args[1])
         if name in _INLINED:
@@ -229,6 +240,8 @@ class Importer:
             container = env[node.all_input_nodes[0]]
             return POISON if container is POISON else container[node.args[1]]
         handler = (COMPLEX if _is_complex(node) else HANDLERS).get(name)
+        if handler is None and self.takes_apart and (apart := taken_apart(node, target)):
+            return self._inline_parts(node, env, *apart)
         if handler is None and self.fallback is None:
             return self._miss(node, name, "")
         poisoned = False
@@ -247,6 +260,8 @@ class Importer:
             self._require_sizes(node)
             with self.builder.at(self._loc(node, name)):
                 result = self._apply(handler, call, args, kwargs)
+                if node in self.plain and isinstance(result, Value):
+                    result = call.value(result, call.dtype)  # as it is written
         except Declined as reason:
             return self._miss(node, name, str(reason))
         except ShapeError as error:
@@ -334,6 +349,19 @@ class Importer:
             )
         )
         return self.run(body.graph, body, inner)
+
+    def _inline_parts(
+        self,
+        node: fx.Node,
+        env: Mapping[fx.Node, Any],
+        module: fx.GraphModule,
+        given: list[fx.Node],
+    ) -> Any:
+        if any(env[n] is POISON for n in given):
+            return POISON
+        inner = dict(zip(module.graph.find_nodes(op="placeholder"), (env[n] for n in given)))
+        results = self.run(module.graph, module, inner)
+        return results if isinstance(node.meta["val"], tuple | list) else results[0]
 
     def _miss(self, node: fx.Node, name: str, reason: str) -> Any:
         self.missing.add(name, place(node, self.strip), reason)

@@ -1,6 +1,7 @@
 """From a PyTorch module, or a program exported from one, to a graph and its weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ from ..ir.signature import (
 )
 from . import aten  # noqa: F401  fills the table
 from .containers import tree_of
+from .decompose import Entangled
 from .dtypes import from_torch, to_numpy
 from .dynamic_shapes import Axes, DynamicAxis, exported_axis
 from .eager import eager_call
@@ -34,7 +36,7 @@ from .imported import Imported, proved
 from .importer import Handler, Importer
 from .pairs import REAL_OF, Pair
 from .symbols import SymbolTable, shape_env_of
-from .trace import export, functionalize, graphs_of, needs_decomposition
+from .trace import export, functionalize, graphs_of, needs_functions
 
 _FIX = "declare a narrower range in dynamic_shapes, or make the axis static"
 
@@ -83,10 +85,17 @@ def import_program(
     `results` is what the module returns, with an `Output` for each of the program's results;
     without it they come in the program's containers.
     """
-    if needs_decomposition(program):
-        program = functionalize(program)
     handler = eager_call if fallback else None
-    return _ProgramImport(program, name, tuple(axes), strip, progress, results, handler).run()
+
+    def imported(program: ExportedProgram, takes_apart: bool) -> Imported:
+        return _ProgramImport(
+            program, name, tuple(axes), strip, progress, results, takes_apart, handler
+        ).run()
+
+    if not needs_functions(program):
+        with suppress(Entangled):
+            return imported(program, takes_apart=True)
+    return imported(functionalize(program), takes_apart=False)
 
 
 def exported_axes(program: ExportedProgram) -> tuple[Axes, ...]:
@@ -117,6 +126,7 @@ class _ProgramImport:
     strip: str
     progress: Progress
     returned: Tree | None
+    takes_apart: bool
     fallback: Handler | None
     weights: dict[str, LazyArray] = field(default_factory=dict)
     states: dict[str, LazyArray] = field(default_factory=dict)
@@ -128,7 +138,7 @@ class _ProgramImport:
         self._declare_symbols(table, placeholders)
         table.prove_conditions()
         builder = Builder(self.name, table.symbols.values())
-        importer = Importer(builder, table, self.strip, self.fallback)
+        importer = Importer(builder, table, self.strip, self.takes_apart, self.fallback)
         env, arguments = self._arguments(builder, table, placeholders)
         results = importer.run(program.graph, program.graph_module, env, self.progress)
         importer.raise_missing()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ...ir.graph import Value
+from ...ir.types import f32, f64
 from ..importer import Call, Declined, Scalar, handles
 
 
@@ -16,6 +17,28 @@ def _hardtanh(call: Call, x: Value, min_val: Scalar = -1.0, max_val: Scalar = 1.
     if call.dtype.is_integer:  # torch cuts bounds to the dtype
         min_val, max_val = int(min_val), int(max_val)
     return call.b.minimum(call.b.maximum(x, call.value(min_val)), call.value(max_val))
+
+
+@handles("relu6.default")
+def _relu6(call: Call, x: Value) -> Value:
+    return _hardtanh(call, x, 0, 6)
+
+
+@handles("hardsigmoid.default")
+def _hardsigmoid(call: Call, x: Value) -> Value:
+    """relu6(x + 3) / 6, computed in float32 or wider, as torch's kernels do."""
+    wide = f64 if x.dtype == f64 else f32
+    b, shifted = call.b, call.b.add(call.value(x, wide), call.value(3.0, wide))
+    cut = b.minimum(b.maximum(shifted, call.value(0.0, wide)), call.value(6.0, wide))
+    return call.value(b.div(cut, call.value(6.0, wide)), x.dtype)
+
+
+@handles("hardswish.default")
+def _hardswish(call: Call, x: Value) -> Value:
+    """X * relu6(x + 3) / 6, likewise."""
+    wide = f64 if x.dtype == f64 else f32
+    x = call.value(x, wide)
+    return call.value(call.b.mul(x, _hardsigmoid(call, x)), call.dtype)
 
 
 @handles("leaky_relu.default")

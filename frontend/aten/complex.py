@@ -80,7 +80,7 @@ def _is_number(argument: torch.Argument) -> bool:
 def _by_parts(name: str) -> Handler:
     def apply(call: Call, *args: Any, **kwargs: Any) -> Any:
         handler = HANDLERS[f"aten.{name}"]
-        schema = call.node.target._schema.arguments
+        schema = call.target._schema.arguments
         split = {a.name for a in schema if _is_number(a)}
         if any(isinstance(x, complex) for key, x in kwargs.items() if key not in split):
             raise Declined("a complex factor")

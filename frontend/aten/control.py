@@ -84,7 +84,7 @@ def _part(
     """A sub-graph; None where not all of it could be imported."""
     outer = call.importer
     b = Builder(name, call.b.symbols.values())
-    inner = Importer(b, outer.table, outer.strip, outer.fallback, outer.missing)
+    inner = Importer(b, outer.table, outer.strip, outer.takes_apart, outer.fallback, outer.missing)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     env: dict[fx.Node, Any] = {}
     for number, (node, operand) in enumerate(zip(placeholders, operands, strict=True)):

@@ -225,7 +225,7 @@ def _triangle(call: Call, x: Value, diagonal: Dim = 0) -> Value:
     b, (rows, columns) = call.b, x.shape[-2:]
     row = call.reshape(b.iota(length=rows, start=diagonal), (rows, 1))
     column = b.iota(length=columns)
-    lower = str(call.node.target).startswith("aten.tril")
+    lower = str(call.target).startswith("aten.tril")
     kept = b.le(column, row) if lower else b.ge(column, row)
     return b.where(kept, x, call.value(False if x.dtype == types.bool_ else 0, x.dtype))
 

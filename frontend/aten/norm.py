@@ -8,7 +8,7 @@ import torch
 from ...ir.dim import Dim
 from ...ir.graph import Value
 from ..dtypes import TO_TORCH, from_torch
-from ..importer import Call, handles
+from ..importer import Call, Declined, handles
 from ..nn.norm import batch_norm, group_norm, layer_norm, rms_norm, row_statistics
 
 
@@ -85,6 +85,43 @@ def _batch_norm(
         return result, nothing, nothing
     scale = b.rsqrt(b.add(call.value(running_var, dtype), call.value(eps, dtype)))
     return result, call.value(running_mean, dtype), scale
+
+
+@handles("batch_norm.default")
+def _any_batch_norm(
+    call: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Value:
+    if training or running_mean is None or running_var is None:
+        raise Declined("the statistics of a batch, which training reads")
+    return batch_norm(call.b, x, weight, bias, running_mean, running_var, eps)
+
+
+@handles("instance_norm.default")
+def _instance_norm(
+    call: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Value:
+    if not use_input_stats:
+        return batch_norm(call.b, x, weight, bias, running_mean, running_var, eps)
+    groups = call.static(x.shape[1], "the number of channels")
+    return group_norm(call.b, x, groups, weight, bias, eps)
 
 
 @handles("group_norm.default")

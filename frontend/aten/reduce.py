@@ -127,7 +127,7 @@ def _var(
     call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
 ) -> Value:
     result = variance(call, x, dim, 1 if correction is None else correction, keepdim)
-    return call.b.sqrt(result) if str(call.node.target).startswith("aten.std") else result
+    return call.b.sqrt(result) if str(call.target).startswith("aten.std") else result
 
 
 @handles("var.dim", "std.dim", of_numbers=True)

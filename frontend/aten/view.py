@@ -76,7 +76,7 @@ def unpermute(call: Call, x: Value, perm: list[int]) -> Value:
 def _t(call: Call, x: Value) -> Value:
     if x.type.rank < 2:
         return x
-    if str(call.node.target).startswith("aten.numpy_T"):
+    if str(call.target).startswith("aten.numpy_T"):
         return permute(call, x, list(reversed(range(x.type.rank))))
     return _transpose(call, x, -2, -1)
 

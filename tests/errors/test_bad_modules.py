@@ -11,7 +11,7 @@ from torch.export import Dim
 
 import tilewright
 from tilewright.codegen.cpp import binary as cpp
-from tilewright.frontend.trace import explain
+from tilewright.frontend.explain import explain
 from tilewright.ir import switches
 from tilewright.ir.errors import TilewrightError
 

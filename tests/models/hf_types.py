@@ -7,12 +7,11 @@ batch that they were not traced for:
 """
 
 import inspect
-import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from . import apart
-
-TOLERANCE = 1e-4  # of the largest element of a result
+from . import apart, sweep
 
 # name of an attribute -> tiny value, where the default is a number
 SMALL = {
@@ -234,92 +233,11 @@ def _features(config: Any) -> tuple[int, ...]:
     return 40, next((n for name in names if (n := getattr(config, name, None))), 80)
 
 
-# ---- comparing -----------------------------------------------------------------------------
-
-
-def tensors_of(result: Any) -> dict[str, Any]:
-    """All tensors of a result by their paths."""
-    import torch
-    from torch.utils import _pytree as pytree
-
-    if not isinstance(result, dict | tuple | list | torch.Tensor):
-        result = vars(result)
-    leaves, _ = pytree.tree_flatten_with_path(dict(result) if isinstance(result, dict) else result)
-    return {pytree.keystr(p): x for p, x in leaves if isinstance(x, torch.Tensor)}
-
-
-def difference(got: Any, right: Any) -> float:
-    """The largest difference of two results, relative to the largest element of each tensor.
-
-    Infinite where they are built otherwise.
-    """
-    ours, theirs = tensors_of(got), tensors_of(right)
-    if ours.keys() != theirs.keys():
-        return float("inf")
-    worst = 0.0
-    for name, x in theirs.items():
-        y = ours[name]
-        if x.shape != y.shape or x.dtype != y.dtype or (x.isnan() != y.isnan()).any():
-            return float("inf")
-        if x.numel():
-            x, y = x.double().nan_to_num(), y.double().nan_to_num()
-            worst = max(worst, float((x - y).abs().max() / x.abs().max().clamp(min=1e-6)))
-    return worst
-
-
-def evaluated(imported: Any, arguments: dict[str, Any]) -> Any:
-    """What the reference gives for an imported module, in its containers."""
-    import torch
-
-    from tilewright.ir.evaluate import evaluate
-
-    inputs = imported.signature.flatten((), arguments)
-    arrays = {name: x.numpy() for name, x in inputs.items()}
-    outputs, _ = evaluate(imported.graph, arrays, imported.weights, imported.states, precision=None)
-    return imported.signature.restore([torch.as_tensor(x) for x in outputs])
-
-
-def check(kind: str, stage: str = "run") -> dict[str, Any]:
-    """What happens to one type: each step's outcome, or the error that ended it."""
-    import torch
-
-    import tilewright
-    from tilewright.frontend.torch_export import import_module
-
-    row: dict[str, Any] = {"type": kind, "step": "config"}
-    start = time.perf_counter()
-    try:
-        model = tiny_model(kind)
-        row["step"] = "eager"
-        calls = [inputs_for(model, batch) for batch in (2, 3, 5)]
-        with torch.no_grad():
-            right = [model(**call) for call in calls]
-        if stage == "eager":
-            return row | {"step": "done"}
-        row["step"] = "import"
-        axes = {name: {0: torch.export.Dim("batch", min=1, max=64)} for name in calls[0]}
-        if stage == "import":
-            imported = import_module(model, (), calls[0], dynamic_shapes=axes, fallback=True)
-            row["calls"] = sum(node.op.name == "call" for node in imported.graph.nodes)
-            row["step"] = "evaluate"
-            row["difference"] = difference(evaluated(imported, calls[1]), right[1])
-            return row | {"step": "done"}
-        row["step"] = "compile"
-        compiled = tilewright.compile(model, dynamic_shapes=axes, target="cpu")
-        worst = []
-        for call, wanted in zip(calls, right):
-            worst.append(difference(compiled(**call), wanted))
-            row["step"] = "run"
-        row["step"], row["difference"] = "done", max(worst)
-        row["calls"], row["programs"] = compiled.fallback_ops, len(compiled.variants)
-    except Exception as error:  # noqa: BLE001  a row of the table
-        row["error"] = apart.described(error)
-    row["seconds"] = round(time.perf_counter() - start, 1)
-    return row
+def build(kind: str) -> tuple[Any, Callable[[int], dict[str, Any]]]:
+    """A model, and keyword arguments for as many examples as asked for."""
+    model = tiny_model(kind)
+    return model, partial(inputs_for, model)
 
 
 if __name__ == "__main__":
-    import tilewright.api.compile_module
-    import tilewright.frontend.torch_export  # noqa: F401  before forking
-
-    apart.main(str(__doc__), check, types(), ("eager", "import", "run"))
+    sweep.main(str(__doc__), types(), build)

@@ -5,7 +5,7 @@ Keywords go in, `ModelOutput` comes out; the batch is dynamic, and differs from 
 
 import pytest
 
-from . import hf_types
+from . import hf_types, sweep
 
 pytest.importorskip("transformers")
 
@@ -16,9 +16,9 @@ pytest.importorskip("transformers")
     [("distilbert", "run"), ("vit", "import"), ("resnet", "import"), ("wav2vec2", "import")],
 )
 def test_a_type_equals_eager(kind, stage):
-    row = hf_types.check(kind, stage)
+    row = sweep.check(hf_types.build, kind, stage)
     assert row["step"] == "done", row
-    assert row["difference"] < hf_types.TOLERANCE
+    assert row["difference"] < sweep.TOLERANCE
     assert row["calls"] == 0
     assert row.get("programs", 1) == 1
 
@@ -26,7 +26,7 @@ def test_a_type_equals_eager(kind, stage):
 def test_differences_are_seen():
     torch = pytest.importorskip("torch")
     x = torch.arange(6.0).reshape(2, 3)
-    assert hf_types.difference({"a": x, "b": (x,)}, {"a": x, "b": (x,)}) == 0
-    assert hf_types.difference({"a": x}, {"a": x + 0.01}) > hf_types.TOLERANCE
+    assert sweep.difference({"a": x, "b": (x,)}, {"a": x, "b": (x,)}) == 0
+    assert sweep.difference({"a": x}, {"a": x + 0.01}) > sweep.TOLERANCE
     for other in ({"b": x}, {"a": x[:1]}, {"a": x.double()}, {"a": x / 0}):
-        assert hf_types.difference({"a": x}, other) == float("inf")
+        assert sweep.difference({"a": x}, other) == float("inf")
