@@ -15,15 +15,16 @@ One shared library a program. It exports, besides the kernels (names of `Program
 
     struct TwStep {            // 24 bytes
         int32_t kernel;        // index in the table of kernels
-        int32_t reserved;      // 0
+        int32_t alone;         // whether one thread does it
         void* const* p;        // buffers, in the order of LoopKernel.params
         const int64_t* d;      // dims, in the order of LoopKernel.symbols
     };
 
-`tw_run` runs the steps in order on a team of threads, with a barrier after each. `step_ns` is
-NULL or has num_steps elements that receive nanoseconds. It returns OK, NO_MEMORY (the scratch could
-not be allocated) or BAD_STEP (an index outside the table); in both cases nothing has run. The
-threads and the scratch belong to the library and are kept for the next call; `tw_scratch_bytes`
+`tw_run` runs the steps in order on a team of threads, with a barrier after each; those that are
+`alone` run on the calling thread, as by a team of one. `step_ns` is NULL or has num_steps elements
+that receive nanoseconds. It returns OK, NO_MEMORY (the scratch could not be allocated) or BAD_STEP
+(an index outside the table); in both cases nothing has run. The threads and the scratch belong to
+the library and are kept for the next call; `tw_scratch_bytes`
 says how much a run needs. Threads that call `tw_run` of one library at the same time take turns.
 Threads without work sleep, and end after a while. A process forked from one that has run begins
 with no threads and gets its own. `tw_close` ends the threads and frees the scratch; nothing may run
@@ -48,7 +49,7 @@ VERSION = 2
 # what tw_run returns
 OK, NO_MEMORY, BAD_STEP = 0, 1, 2
 
-STEP = np.dtype([("kernel", "<i4"), ("reserved", "<i4"), ("p", "<u8"), ("d", "<u8")])  # TwStep
+STEP = np.dtype([("kernel", "<i4"), ("alone", "<i4"), ("p", "<u8"), ("d", "<u8")])  # TwStep
 
 RECORD_WORDS = 2  # i64 each: size + 1 (0: no fault), and the index
 RECORD_BYTES = 8 * RECORD_WORDS

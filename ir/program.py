@@ -109,10 +109,10 @@ class Program:
             if late and not late.isdisjoint(buffer.type.symbols)
         )
 
-    @property
+    @cached_property
     def weights(self) -> tuple[Buffer, ...]:
         return tuple(b for b in self.buffers.values() if b.role == "weight")
 
-    @property
+    @cached_property
     def states(self) -> tuple[Buffer, ...]:
         return tuple(b for b in self.buffers.values() if b.role == "state")

@@ -24,6 +24,8 @@ from .device import Launch, check_room, no_memory
 # bytes and operations of a run that one core does in 100 us: waking others, and waiting for them
 # after each step, takes as long, and far longer where they have other work
 SHARED_WORK = 1 << 19
+# of a step that one core does while others would come to help and leave again
+LITTLE_WORK = 1 << 16
 Made = TypeVar("Made")
 CHECK_BYTES = 16 << 20  # smaller requests are not held against what the machine has left
 
@@ -200,6 +202,7 @@ class CpuPlan:
         self._steps = np.zeros(max(len(launches), 1), abi.STEP)
         if launches:
             self._steps["kernel"] = kernels
+            self._steps["alone"] = [x.traffic + x.operations < LITTLE_WORK for x in launches]
             self._steps["p"] = _starts(self._pointers, [len(x.buffers) for x in launches])
             self._steps["d"] = _starts(self._dims, [len(x.dims) for x in launches])
         self._steps_at = self._steps.ctypes.data

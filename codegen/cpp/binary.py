@@ -23,7 +23,8 @@ from .tables import kernel_table, turns_table
 _HERE = Path(__file__).resolve().parent
 # The same in every library. The inner loops of contractions and attention are formulas of ours,
 # written with vectors: the compiler makes fused operations of them.
-_SUPPORT = {"driver.cpp": (), "micro.cpp": ("-ffp-contract=fast",)}
+_SUPPORT = {"driver.cpp": (), "micro.cpp": ("-ffp-contract=fast",), "micro_pairs.cpp": ()}
+_WHERE_READ = {"micro_pairs.cpp": "tw_micro_i"}  # those that only some libraries need
 ELF = b"\x7fELF"  # how a shared library begins
 LIMIT_SECONDS = 900  # for one file, which takes seconds: a compiler that hangs is ended
 MAX_OBJECTS = 64  # compiled files that the process keeps
@@ -124,7 +125,8 @@ def _written(folder: Path, sources: Sequence[tuple[str, str]]) -> list[Path]:
     """The files to compile, in a folder with their headers."""
     for header in sorted(_HERE.glob("*.h")):
         shutil.copyfile(header, folder / header.name)
-    units = [folder / name for name in _SUPPORT]
+    text = "".join(source for _, source in sources)
+    units = [folder / name for name in _SUPPORT if _WHERE_READ.get(name, "") in text]
     for unit in units:
         shutil.copyfile(_HERE / unit.name, unit)
     table = folder / "table.cpp"

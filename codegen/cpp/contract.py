@@ -27,6 +27,20 @@ def tiled(part: Contract) -> DType | None:
     return None if kept == i16 and (part.stats or len(part.ws) > 1) else kept
 
 
+def is_narrow(kernel: LoopKernel, part: Contract) -> bool:
+    """Whether sums along k cost less than a panel, most of which would be zeros.
+
+    In cycles a row of x: k / 2 for a panel of 16 columns, k for one of 32; for a column k / 32, and
+    4 for adding up its lanes.
+    """
+    n, k = part.n.extent, part.k.extent
+    if tiled(part) != f32 or part.group is not None or not isinstance(n, int) or n > PANEL:
+        return False
+    if not isinstance(k, int) or all(direct_weight(kernel, part, w) for w in part.ws):
+        return False
+    return n * (k + 128) < (16 if n <= 16 else 32) * k
+
+
 def emit_contract(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
     """A function that computes the part."""
     if tiled(part) is None:
@@ -40,7 +54,8 @@ def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]
         return []
     sizes = (product(a.extent for a in part.batch), part.m.extent, part.n.extent, part.k.extent)
     packed = all(direct_weight(kernel, part, w) is not None for w in part.ws)
-    counts = f"{len(part.ws)}, {len(part.stats)}, {str(packed).lower()}"
+    narrow = is_narrow(kernel, part)
+    counts = f"{len(part.ws)}, {len(part.stats)}, {str(packed).lower()}, {str(narrow).lower()}"
     name = "tw_contract_need"
     if part.group is not None:
         name, sizes = "tw_grouped_need", (part.group.axis.extent, *sizes[1:])
@@ -82,6 +97,7 @@ class _Tiled:
         if self.packed and len(kinds) > 1:
             raise BuildError(f"weights of one contraction have dtypes {', '.join(sorted(kinds))}")
         self.kept = tiled(part) or f32
+        self.narrow = is_narrow(kernel, part)
         self.micro = f"tw_micro_{kinds.pop() if self.packed else self.kept}"
 
     def lines(self) -> list[str]:
@@ -110,6 +126,8 @@ class _Tiled:
         lines = [
             f"static constexpr int WEIGHTS = {len(part.ws)}, STATS = {len(part.stats)};",
             f"static constexpr bool PACKED = {str(self.packed).lower()};",
+            f"static constexpr bool NARROW = {str(self.narrow).lower()};",
+            f"static constexpr bool IS_F32 = {str(self.micro == 'tw_micro_f32').lower()};",
             f"typedef {value_type(self.kept)} X;",
             f"typedef {value_type(accumulator_of(part.x_dtype))} Sum;",
             "int64_t batches, M, N, K;",
@@ -204,15 +222,17 @@ class _Tiled:
         return [*text, "}"]
 
     def pack(self) -> list[str]:
-        rows, is_short = "(k1 - k0)", "n1 - n0 < TW_PANEL"
+        count, is_short = "(k1 - k0) * TW_PANEL", "n1 - n0 < TW_PANEL"
         if self.kept == i16:  # whole pairs
-            rows, is_short = "((k1 - k0 + 1) / 2 * 2)", f"{is_short} || (k1 - k0) % 2"
+            count, is_short = "(k1 - k0 + 1) / 2 * 2 * TW_PANEL", f"{is_short} || (k1 - k0) % 2"
+        if self.narrow:
+            count, is_short = "N * tw_narrow_row(K)", "K < tw_narrow_row(K)"
         lines = [
             "void pack(int i, int64_t b, int64_t n0, int64_t n1, int64_t k0, int64_t k1,",
             "          X* out) const {",
             *("    " + line for line in self.batch_lines()),
             f"    if ({is_short})",
-            f"        for (int64_t j = 0; j < {rows} * TW_PANEL; ++j) out[j] = 0;",
+            f"        for (int64_t j = 0; j < {count}; ++j) out[j] = 0;",
         ]
         for i, w in enumerate(self.part.ws):
             lines.append(f"    if (i == {i}) {{")
@@ -228,6 +248,8 @@ class _Tiled:
         bounds = {n: ("n0", "n1"), k: ("k0", "k1")}
         at, column = f"{dims.name(k)} - k0", f"{dims.name(n)} - n0"
         place = f"out[({at}) * TW_PANEL + {column}]"
+        if self.narrow:
+            place = f"out[({column}) * tw_narrow_row(K) + {at}]"
         if self.kept == i16:
             place = f"out[(({at}) / 2 * TW_PANEL + {column}) * 2 + ({at}) % 2]"
         batch = (a.name for a in self.batch)

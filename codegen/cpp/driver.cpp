@@ -1,4 +1,5 @@
-// Runs the steps of a program: on all threads of the pool, with a barrier after each step.
+// Runs the steps of a program: on all threads of the pool, with a barrier after each step. Steps
+// that are little work are the caller's alone; the others wait for it at the next that is not.
 // The table of kernels (tw_table, tw_table_size) is generated beside this file.
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ struct TwEntry {
 
 struct TwStep {
     int32_t kernel;
-    int32_t reserved;
+    int32_t alone;  // whether one thread does it
     void* const* p;
     const int64_t* d;
 };
@@ -53,7 +54,7 @@ bool needs(const TwStep* steps, int64_t count, int64_t nthreads, int64_t need[2]
     for (int64_t i = 0; i < count; ++i) {
         if (steps[i].kernel < 0 || steps[i].kernel >= tw_table_size) return false;
         int64_t one[2] = {0, 0};
-        tw_table[steps[i].kernel].scratch(steps[i].d, nthreads, one);
+        tw_table[steps[i].kernel].scratch(steps[i].d, steps[i].alone ? 1 : nthreads, one);
         for (int j = 0; j < 2; ++j) need[j] = tw_greater(need[j], tw_round_up(one[j], 4096));
     }
     return true;
@@ -74,15 +75,28 @@ void run_steps(void* work, const TwTeam* of_pool) {
     TwSync* sync = team.sync;
     team.shared = run.memory;
     team.scratch = run.memory + run.need[1] + run.need[0] * team.tid;
+    TwTeam one = team;
+    one.nthreads = 1;
     int64_t before = run.step_ns && team.tid == 0 ? tw_nanoseconds() : 0;
+    int64_t shared = 0;  // steps of all threads so far
     for (int64_t i = 0; i < run.num_steps; ++i) {
         const TwStep& step = run.steps[i];
-        team.next = sync->next[i & 1];
-        // the other parity's counters were last used before the barrier that ended step i - 1
-        if (team.tid == 0)
-            for (int j = 0; j < TW_COUNTERS; ++j) sync->next[(i + 1) & 1][j] = 0;
-        tw_table[step.kernel].run(step.p, step.d, &team);
-        tw_barrier(&team);
+        if (step.alone && team.nthreads > 1) {
+            if (team.tid == 0) {
+                int64_t counters[TW_COUNTERS] = {};
+                one.next = counters;
+                tw_table[step.kernel].run(step.p, step.d, &one);
+            }
+        } else {
+            if (i > 0 && run.steps[i - 1].alone) tw_barrier(&team);
+            team.next = sync->next[shared & 1];
+            // the other parity's counters were last used before the barrier that ended the last one
+            ++shared;
+            if (team.tid == 0)
+                for (int j = 0; j < TW_COUNTERS; ++j) sync->next[shared & 1][j] = 0;
+            tw_table[step.kernel].run(step.p, step.d, &team);
+            tw_barrier(&team);
+        }
         if (run.step_ns && team.tid == 0) {
             int64_t now = tw_nanoseconds();
             run.step_ns[i] = now - before;
@@ -155,6 +169,10 @@ extern "C" __attribute__((visibility("default"))) int32_t tw_run(const TwStep* s
                                                                  int64_t* step_ns) {
     if (num_threads < 1) num_threads = 1;
     if (num_threads > TW_MOST_THREADS) num_threads = TW_MOST_THREADS;
+    // the first barrier tells that all threads have begun: without one there must be no others
+    bool is_shared = false;
+    for (int64_t i = 0; i < num_steps; ++i) is_shared |= !steps[i].alone;
+    if (!is_shared) num_threads = 1;
     Run run = {steps, num_steps, step_ns, nullptr, {0, 0}};
     if (!needs(steps, num_steps, num_threads, run.need)) return TW_BAD_STEP;
     if (!num_steps) return 0;

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from ...ir.abi import RECORD_WORDS
-from ...ir.dim import Dim
+from ...ir.dim import CALLS, Atom, Dim, DimCall, map_atoms, symbol, symbols_of
 from ...ir.errors import BuildError
 from ...ir.indexing import simplified
 from ...ir.types import DType, TensorType, bool_, f32
@@ -52,7 +52,9 @@ class Level:
     lines: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)  # number of an element -> its variable
     indirect: dict[tuple[str, int], str] = field(default_factory=dict)
-    hoists: bool = True  # False: a branch that may not be taken; nothing leaves it
+    quotients: dict[DimCall, Dim] = field(default_factory=dict)  # and rests: their variables
+    hoists: bool = True  # False: a branch that may not be taken; no element leaves it
+    branches_at: int | None = None  # where an if began whose else is still being written
 
 
 class Scope:
@@ -86,6 +88,15 @@ class Scope:
         yield
         lines = self.levels.pop().lines
         self.write(*head, *("    " + x for x in lines), "}")
+
+    def branches(self, test: str) -> Iterator[bool]:
+        """The two blocks of an if, one after the other: whether the test holds there."""
+        level = self.levels[-1]
+        level.branches_at = len(level.lines)
+        for head, truth in ((f"if ({test}) {{", True), ("else {", False)):
+            with self.block(head):
+                yield truth
+        level.branches_at = None
 
     def loop(
         self,
@@ -228,8 +239,33 @@ class Scope:
         return self.dim(offset)
 
     def dim(self, dim: Dim) -> str:
-        """A dim as a C++ expression, given what is known of the axes here."""
-        return dims.text(simplified(dim, self.facts))
+        """A dim as a C++ expression, given what is known of the axes here.
+
+        Quotients and rests are computed in the outermost block that knows their axes, where they
+        cannot be by zero.
+        """
+        return dims.text(map_atoms(simplified(dim, self.facts), self._atom))
+
+    def _atom(self, atom: Atom) -> Dim:
+        if isinstance(atom, str):
+            return symbol(atom)
+        call = CALLS[atom.op](*(map_atoms(arg, self._atom) for arg in atom.args))
+        of, by = (symbols_of(arg) - set(self.kernel.symbols) for arg in atom.args)
+        is_safe = atom.op in ("floordiv", "mod") and not by
+        is_safe = is_safe and (self.facts.bounds(atom.args[1])[0] or 0) >= 1
+        level = next((level for level in self.levels if of and of <= level.known), None)
+        if not is_safe or level is None:
+            return call
+        if atom not in level.quotients:
+            variable = self.fresh("at")
+            line = f"const int64_t {dims.name(variable)} = {dims.text(call)};"
+            if level.branches_at is None:
+                level.lines.append(line)
+            else:
+                level.lines.insert(level.branches_at, line)
+                level.branches_at += 1
+            level.quotients[atom] = symbol(variable)
+        return level.quotients[atom]
 
     def _indirect(self, name: str, element: Element) -> None:
         # The index is a variable of its own name: dims print it like an axis.
@@ -247,12 +283,9 @@ class Scope:
         out = self.levels[-1]
         out.lines.append(f"{value_type(e.dtype)} {variable};")
         lhs, rhs = (self.offset(d, e.indirect) for d in (e.lhs, e.rhs))
-        for head, truth, side in (
-            (f"if ({lhs} < {rhs}) {{", True, e.then),
-            ("else {", False, e.other),
-        ):
-            with self.assuming((e.lhs, e.rhs), truth), self.block(head):
-                self.write(f"{variable} = {self.emit(side)};")
+        for truth in self.branches(f"{lhs} < {rhs}"):
+            with self.assuming((e.lhs, e.rhs), truth):
+                self.write(f"{variable} = {self.emit(e.then if truth else e.other)};")
         out.names[number] = variable
         return variable
 

@@ -52,8 +52,9 @@ struct F16 {
 // Rows of w lie one after another, so the processor fetches ahead by itself: asking for lines early
 // made a single row slower (by a tenth on Zen 4).
 //
-// J pairs of columns at once: few rows on narrow vectors would else wait for their own sums.
-template <class W, int M, int J>
+// J pairs of columns at once: few rows on narrow vectors would else wait for their own sums. Without
+// BOTH only the first of each pair, for panels with 16 columns or fewer.
+template <class W, int M, int J, bool BOTH>
 TW_INLINE void block(const float* a, const char* w, int64_t stride, int64_t count, float* c,
                      int64_t ldc, int mode, int j0) {
     tw_vf lo[M][J], hi[M][J];
@@ -61,7 +62,7 @@ TW_INLINE void block(const float* a, const char* w, int64_t stride, int64_t coun
         for (int j = 0; j < J; ++j) {
             int at = j0 + j * TW_LANES;
             lo[m][j] = mode == TW_CONTINUE ? tw_load(c + m * ldc + at) : tw_vf{};
-            hi[m][j] = mode == TW_CONTINUE ? tw_load(c + m * ldc + at + 16) : tw_vf{};
+            hi[m][j] = BOTH && mode == TW_CONTINUE ? tw_load(c + m * ldc + at + 16) : tw_vf{};
         }
     for (int64_t k = 0; k < count; ++k) {
         const char* row = w + k * stride;
@@ -69,7 +70,7 @@ TW_INLINE void block(const float* a, const char* w, int64_t stride, int64_t coun
             Pair b = W::load(row, j0 + j * TW_LANES);
             for (int m = 0; m < M; ++m) {
                 lo[m][j] += a[m * TW_KB + k] * b.lo;
-                hi[m][j] += a[m * TW_KB + k] * b.hi;
+                if (BOTH) hi[m][j] += a[m * TW_KB + k] * b.hi;
             }
         }
     }
@@ -77,69 +78,81 @@ TW_INLINE void block(const float* a, const char* w, int64_t stride, int64_t coun
         for (int j = 0; j < J; ++j) {
             float* to = c + m * ldc + j0 + j * TW_LANES;
             tw_store(to, mode == TW_ADD ? tw_load(to) + lo[m][j] : lo[m][j]);
-            tw_store(to + 16, mode == TW_ADD ? tw_load(to + 16) + hi[m][j] : hi[m][j]);
+            if (BOTH) tw_store(to + 16, mode == TW_ADD ? tw_load(to + 16) + hi[m][j] : hi[m][j]);
         }
 }
 
-template <class W, int M>
+template <class W, int M, bool BOTH = true>
 void micro(const float* a, const void* w, int64_t ldw, int64_t count, float* c, int64_t ldc,
            int mode) {
     constexpr int pairs = 16 / TW_LANES;
     constexpr int J = M <= 3 && pairs >= 2 ? 2 : 1;
     for (int j = 0; j < pairs; j += J)
-        block<W, M, J>(a, (const char*)w, ldw * W::bytes, count, c, ldc, mode, j * TW_LANES);
+        block<W, M, J, BOTH>(a, (const char*)w, ldw * W::bytes, count, c, ldc, mode, j * TW_LANES);
 }
 
-// ---- integers ----
+template <class W, int M>
+void half(const float* a, const void* w, int64_t ldw, int64_t count, float* c, int64_t ldc,
+          int mode) {
+    micro<W, M, false>(a, w, ldw, count, c, ldc, mode);
+}
 
-template <class T>
-struct Pairs {
-    // 16-bit pairs of TW_LANES columns from column j on
-    TW_INLINE tw_vh load(const void* row, int j) {
-        typedef T some __attribute__((vector_size(TW_LANES * 2 * sizeof(T)), aligned(1), may_alias));
-        return __builtin_convertvector(*(const some*)((const T*)row + 2 * j), tw_vh);
-    }
+template <int N>
+struct Lanes {
+    typedef float vector __attribute__((vector_size(N * 4)));
 };
 
-// sum + the products of both halves of each lane
-TW_INLINE tw_vi add_pairs(tw_vi sum, tw_vi a, tw_vh b) {
-#if defined(__AVX512VNNI__) && TW_LANES == 16
-    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-    return sum;
-#elif defined(__AVX2__) && TW_LANES == 8
-    tw_vi products;
-    asm("vpmaddwd %2, %1, %0" : "=x"(products) : "x"(a), "x"(b));
-    return sum + products;
-#else
-    tw_vi w = (tw_vi)b;
-    return sum + ((a << 16) >> 16) * ((w << 16) >> 16) + (a >> 16) * (w >> 16);
-#endif
+// All lanes joined by f: the upper half with the lower, and so on.
+template <int N, class F>
+TW_INLINE float fold(typename Lanes<N>::vector v, F f) {
+    if constexpr (N == 2) {
+        return f(v[0], v[1]);
+    } else {
+        typename Lanes<N / 2>::vector lo, hi;
+        __builtin_memcpy(&lo, &v, sizeof lo);
+        __builtin_memcpy(&hi, (const char*)&v + sizeof lo, sizeof lo);
+        return fold<N / 2>(f(lo, hi), f);
+    }
 }
 
-template <class T, int M>
-void micro_of_pairs(const int16_t* a, const void* w, int64_t, int64_t count, int32_t* c,
-                    int64_t ldc, int mode) {
-    for (int j = 0; j < 16; j += TW_LANES) {
-        tw_vi lo[M], hi[M];
-        for (int m = 0; m < M; ++m) lo[m] = hi[m] = tw_vi{};
-        for (int64_t k = 0; k < count; ++k) {
-            const T* row = (const T*)w + k * 2 * TW_PANEL;
-            const tw_vh first = Pairs<T>::load(row, j), second = Pairs<T>::load(row, j + 16);
-            for (int m = 0; m < M; ++m) {
-                int32_t pair;
-                __builtin_memcpy(&pair, a + m * TW_KB + 2 * k, sizeof pair);
-                const tw_vi both = pair - tw_vi{};
-                lo[m] = add_pairs(lo[m], both, first);
-                hi[m] = add_pairs(hi[m], both, second);
+// The first `count` lanes, the others 0.
+TW_INLINE tw_vf first_lanes(tw_vf v, int64_t count) {
+    tw_vi lane;
+    for (int i = 0; i < TW_LANES; ++i) lane[i] = i;
+    return lane < (tw_vi{} + (int32_t)count) ? v : tw_vf{};
+}
+
+template <int M, int N>
+void narrow(const float* a, int64_t apart, const float* w, int64_t ldw, int64_t count, float* c,
+            int64_t ldc) {
+    tw_vf sums[M][N] = {};
+    for (int64_t k0 = 0; k0 < count; k0 += TW_KB, a += apart) {
+        const int64_t kn = tw_lesser(TW_KB, count - k0);
+        for (int64_t k = 0; k < kn; k += TW_LANES) {
+            tw_vf x[M];
+            for (int m = 0; m < M; ++m) x[m] = tw_load(a + m * TW_KB + k);
+            if (kn - k < TW_LANES)
+                for (int m = 0; m < M; ++m) x[m] = first_lanes(x[m], kn - k);
+            for (int n = 0; n < N; ++n) {
+                const tw_vf y = tw_load(w + n * ldw + k0 + k);
+                for (int m = 0; m < M; ++m) sums[m][n] += x[m] * y;
             }
         }
-        for (int m = 0; m < M; ++m) {
-            tw_vi_any* const to = (tw_vi_any*)(c + m * ldc + j);
-            tw_vi_any* const other = (tw_vi_any*)(c + m * ldc + j + 16);
-            *to = mode == TW_SET ? lo[m] : *to + lo[m];
-            *other = mode == TW_SET ? hi[m] : *other + hi[m];
-        }
     }
+    for (int m = 0; m < M; ++m)
+        for (int n = 0; n < N; ++n)
+            c[m * ldc + n] = fold<TW_LANES>(sums[m][n], [](auto x, auto y) { return x + y; });
+}
+
+template <int N>
+void narrow_rows(int64_t rows, const float* a, int64_t apart, const float* w, int64_t ldw,
+                 int64_t count, float* c, int64_t ldc) {
+    constexpr int fit = 2 * TW_ROWS / N, M = fit < 8 ? fit : 8;
+    int64_t m = 0;
+    for (; m + M <= rows; m += M)
+        narrow<M, N>(a + m * TW_KB, apart, w, ldw, count, c + m * ldc, ldc);
+    for (; m < rows; ++m)
+        narrow<1, N>(a + m * TW_KB, apart, w, ldw, count, c + m * ldc, ldc);
 }
 
 // e^x for x <= 0 (or NaN), 0 where that is no normal number; error as of tw_exp.
@@ -159,24 +172,6 @@ TW_INLINE tw_vf exp_below_1(tw_vf x) {
     tw_vf scaled = (tw_vf)((tw_vi)p + ((tw_vi)shifted << 23));
     scaled = p != p ? p : scaled;
     return x < least ? tw_vf{} : scaled;
-}
-
-template <int N>
-struct Lanes {
-    typedef float vector __attribute__((vector_size(N * 4)));
-};
-
-// All lanes joined by f: the upper half with the lower, and so on.
-template <int N, class F>
-TW_INLINE float fold(typename Lanes<N>::vector v, F f) {
-    if constexpr (N == 2) {
-        return f(v[0], v[1]);
-    } else {
-        typename Lanes<N / 2>::vector lo, hi;
-        __builtin_memcpy(&lo, &v, sizeof lo);
-        __builtin_memcpy(&hi, (const char*)&v + sizeof lo, sizeof lo);
-        return fold<N / 2>(f(lo, hi), f);
-    }
 }
 
 // The same of a panel.
@@ -213,6 +208,17 @@ TW_INLINE void weigh(const float* x, int64_t width, float scale, float* top, flo
 }
 
 }  // namespace
+
+void tw_narrow(int64_t rows, int64_t columns, const float* a, int64_t apart, const float* w,
+               int64_t ldw, int64_t count, float* c, int64_t ldc) {
+    int64_t n = 0;
+    for (; n + 4 <= columns; n += 4)
+        narrow_rows<4>(rows, a, apart, w + n * ldw, ldw, count, c + n, ldc);
+    for (; n + 2 <= columns; n += 2)
+        narrow_rows<2>(rows, a, apart, w + n * ldw, ldw, count, c + n, ldc);
+    for (; n < columns; ++n)
+        narrow_rows<1>(rows, a, apart, w + n * ldw, ldw, count, c + n, ldc);
+}
 
 void tw_weigh(float* x, int64_t width, float scale, float* top, float* total) {
     weigh(
@@ -294,16 +300,7 @@ void tw_matrix(const uint16_t* a, int64_t lda, const uint16_t* w, int64_t other,
 }
 #endif
 
-#if TW_ROWS == 12
-#define TW_MICROS(f, W) \
-    {nullptr, f<W, 1>, f<W, 2>, f<W, 3>, f<W, 4>,  f<W, 5>,  f<W, 6>, \
-     f<W, 7>, f<W, 8>, f<W, 9>, f<W, 10>, f<W, 11>, f<W, 12>}
-#else
-#define TW_MICROS(f, W) {nullptr, f<W, 1>, f<W, 2>, f<W, 3>, f<W, 4>, f<W, 5>, f<W, 6>}
-#endif
-
 const TwMicro tw_micro_f32[] = TW_MICROS(micro, F32);
 const TwMicro tw_micro_bf16[] = TW_MICROS(micro, BF16);
 const TwMicro tw_micro_f16[] = TW_MICROS(micro, F16);
-const TwMicroOfPairs tw_micro_i8[] = TW_MICROS(micro_of_pairs, int8_t);
-const TwMicroOfPairs tw_micro_i16[] = TW_MICROS(micro_of_pairs, int16_t);
+const TwMicro tw_half_f32[] = TW_MICROS(half, F32);

@@ -1,19 +1,23 @@
-"""Pointwise parts: outer axes shared among threads, the last axis swept."""
+"""Pointwise parts: outer axes shared among threads, the last axis swept, or one that is longer."""
 
 from ...ir.dim import product
+from ...ir.indexing import coefficient_of
+from ..elements import loads_of
 from ..loops import Axis, LoopKernel, Pointwise
 from . import dims
 from .elements import Scope, decode
 from .sweep import store_sink, sweep
 
+SHORT = 16  # a last axis below this is swept only where something is read along it
 BLOCK = 4096  # elements of the last axis that one thread takes at a time
 
 
 def emit_pointwise(kernel: LoopKernel, part: Pointwise, name: str) -> list[str]:
     """A function that computes the part."""
     axes = tuple(a for a in part.axes if a.extent != 1)
-    inner = axes[-1] if axes else Axis("unit", 1)
-    outer = axes[:-1]
+    *outer, inner = axes or (Axis("unit", 1),)
+    if outer and _is_turned(part, outer[-1], inner):
+        outer[-1], inner = inner, outer[-1]
     is_whole = isinstance(inner.extent, int) and inner.extent <= BLOCK
     scope = Scope(kernel, (*part.axes, inner))
     count, extent = dims.text(product(a.extent for a in outer)), dims.text(inner.extent)
@@ -32,3 +36,13 @@ def emit_pointwise(kernel: LoopKernel, part: Pointwise, name: str) -> list[str]:
             scope.write(*decode(outer, "item" if is_whole else "item / blocks"))
             sweep(scope, inner.name, lo, hi, [store_sink(s) for s in part.stores])
     return scope.lines
+
+
+def _is_turned(part: Pointwise, before: Axis, last: Axis) -> bool:
+    """Whether the last axis is short, and what is read lies along the one before."""
+    if not isinstance(last.extent, int) or last.extent >= SHORT:
+        return False
+    offsets = [load.offset for store in part.stores for load in loads_of(store.value)]
+    return any(coefficient_of(at, before.name) == 1 for at in offsets) and not any(
+        coefficient_of(at, last.name) == 1 for at in offsets
+    )

@@ -89,6 +89,7 @@ def sweep(scope: Scope, axis: str, lo: str, hi: str, sinks: Sequence[Sink]) -> N
     Where loads wrap around along the axis (an axis that is several axes of a view), each run
     between is swept by itself.
     """
+    sinks = [sink.over(lambda dim: _joined(dim, axis)) for sink in sinks]
     width = _run(axis, [e for sink in sinks for e in sink.elements])
     if width is None:
         _sweep(scope, axis, lo, hi, sinks)
@@ -130,6 +131,25 @@ def _run(axis: str, elements: Sequence[Element]) -> int | None:
         return None
     width = gcd(*divisors)
     return width if width > 1 else None
+
+
+def _joined(dim: Dim, axis: str) -> Dim:
+    """axis % c + c * (axis // c % d)  ->  axis % (c * d), in multiples: a longer run."""
+    whole = symbol(axis)
+    rests = {
+        (call.args[0], call.args[1]): factor
+        for monomial, factor in (() if isinstance(dim, int) else dim.terms)
+        for call, power in monomial
+        if len(monomial) == power == 1 and isinstance(call, DimCall) and call.op == "mod"
+    }
+    for (of, by), factor in rests.items():
+        if of != whole or not isinstance(by, int):
+            continue
+        for (outer, times), larger in rests.items():
+            if outer == floordiv(whole, by) and isinstance(times, int) and larger == factor * by:
+                parts = mod(whole, by) * factor + mod(outer, times) * larger
+                return _joined(dim - parts + mod(whole, by * times) * factor, axis)
+    return dim
 
 
 def _wraps(offset: Dim, axis: str) -> bool:
@@ -210,9 +230,8 @@ def _cut(
         if not deps <= scope.axes | set(scope.kernel.symbols):
             continue
         if axis not in deps:
-            test = f"({scope.dim(select.lhs)} < {scope.dim(select.rhs)})"
-            for head, truth in ((f"if {test} {{", True), ("else {", False)):
-                with scope.block(head), scope.assuming(condition, truth):
+            for truth in scope.branches(f"{scope.dim(select.lhs)} < {scope.dim(select.rhs)}"):
+                with scope.assuming(condition, truth):
                     _cut(scope, axis, lo, hi, sinks, guard, budget - 1, whole)
             return
         found = _boundary(select, axis)

@@ -5,9 +5,11 @@
 //   M, N, K, batches            sizes
 //   WEIGHTS, STATS              how many weights (accumulators), how many statistics a row
 //   PACKED, micro()             weights lie in panels; which inner loops fit their dtype
+//   NARROW                      so few columns that sums along k are made side by side (tw_narrow)
 //   fill(b, m0, r0, r1, mc, a, stat)      rows r0..r1 of the chunk at m0: x into a, statistics
 //   weight(i, b, panel)         a panel of weight i              (PACKED)
-//   pack(i, b, n0, n1, k0, k1, out)       [k1 - k0][32] of weight i as X     (otherwise)
+//   pack(i, b, n0, n1, k0, k1, out)       [k1 - k0][32] of weight i as X     (otherwise); where it is
+//                               NARROW all of it, in rows as tw_narrow has them
 //   finish(b, m0, r0, r1, mc, n0, n1, c, plane, ldc, stat)   the epilogue on a tile of sums
 //   group(m), rows              of a grouped product: which matrix a row meets; those of the group
 //                               that is being multiplied
@@ -24,6 +26,8 @@
 #define TW_GROUP_THIN 8       // ... when there are at most TW_ROWS rows
 #define TW_PRIVATE_X 8192     // elements of x up to which each thread prepares its own copy
 
+TW_INLINE int64_t tw_narrow_row(int64_t K) { return tw_round_up(K, 16); }
+
 struct TwContractPlan {
     int64_t kblocks, panels, chunk, x_floats;
     bool alone;      // every batch item is one thread's
@@ -38,6 +42,11 @@ struct TwContractPlan {
         alone = batches >= 2 * nthreads;
         private_x = alone || nthreads == 1 || chunk * K <= TW_PRIVATE_X;
     }
+    // room for weights: a tile's panels, or narrow ones as a whole
+    static int64_t weight_floats(int64_t weights, int64_t N, int64_t K, bool packed, bool narrow) {
+        if (packed) return 0;
+        return narrow ? weights * N * tw_narrow_row(K) : TW_GROUP_THIN * TW_KB * TW_PANEL;
+    }
     int64_t tile_floats(int64_t weights) const {
         return weights * tw_greater(chunk * TW_GROUP, TW_ROWS * TW_GROUP_THIN) * TW_PANEL;
     }
@@ -45,10 +54,11 @@ struct TwContractPlan {
 
 // Enough for any number of threads up to `nthreads`: fewer may be given than were asked for.
 TW_INLINE void tw_contract_need(int64_t batches, int64_t M, int64_t N, int64_t K, int64_t weights,
-                                int64_t stats, bool packed, int64_t nthreads, int64_t need[2]) {
+                                int64_t stats, bool packed, bool narrow, int64_t nthreads,
+                                int64_t need[2]) {
     TwContractPlan plan(batches, M, N, K, stats, nthreads);
     bool may_be_alone = batches >= 2;
-    int64_t mine = plan.tile_floats(weights) + (packed ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
+    int64_t mine = plan.tile_floats(weights) + plan.weight_floats(weights, N, K, packed, narrow);
     if (plan.private_x || may_be_alone || nthreads == 1) mine += plan.x_floats;
     need[0] = tw_greater(need[0], mine * 4);
     need[1] = tw_greater(need[1], plan.private_x ? 0 : plan.x_floats * 4);
@@ -65,8 +75,15 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContr
     const int64_t ldc = count * TW_PANEL, plane = rows * ldc;
     constexpr int together = sizeof(typename S::X) == 2 ? 2 : 1;  // of k, in a step of micro
     const auto micro = s.micro();
+    const int64_t halved = s.N % TW_PANEL && s.N % TW_PANEL <= 16 ? s.N / TW_PANEL - p0 : -1;
     for (int i = 0; i < S::WEIGHTS; ++i) {
         typename S::Sum* sums = c + i * plane;
+        if constexpr (S::NARROW) {
+            const int64_t ldw = tw_narrow_row(s.K);
+            tw_narrow(rows, s.N, a + r0 * TW_KB, mc * TW_KB, packed + i * s.N * ldw, ldw, s.K, sums,
+                      ldc);
+            continue;
+        }
         if (plan.kblocks == 0)
             for (int64_t j = 0; j < plane; ++j) sums[j] = 0;
         // few rows: a panel from end to end, in the order of memory; many rows: a K block of the
@@ -88,7 +105,9 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContr
                     for (int64_t p = first; p < last; ++p) {
                         const void* w = packed + p * TW_KB * TW_PANEL;
                         if constexpr (S::PACKED) w = s.weight(i, b, p0 + p, k0);
-                        micro[mr](x, w, TW_PANEL, (kn + together - 1) / together,
+                        const auto* inner = micro;
+                        if constexpr (S::IS_F32) inner = p == halved ? tw_half_f32 : micro;
+                        inner[mr](x, w, TW_PANEL, (kn + together - 1) / together,
                                   sums + r * ldc + p * TW_PANEL, ldc, kb ? TW_ADD : TW_SET);
                     }
                 }
@@ -150,6 +169,9 @@ static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
                               typename S::X* a, typename S::Sum* tile, typename S::X* packed,
                               int64_t* mine, int64_t* base) {
     const bool shared = !plan.private_x;
+    if constexpr (S::NARROW)
+        for (int i = 0; i < S::WEIGHTS; ++i)
+            s.pack(i, b, 0, s.N, 0, s.K, packed + i * s.N * tw_narrow_row(s.K));
     for (int64_t m0 = 0; m0 < s.M; m0 += plan.chunk) {
         const int64_t mc = tw_lesser(plan.chunk, s.M - m0);
         float* stat = (float*)(a + plan.kblocks * mc * TW_KB);
@@ -170,7 +192,7 @@ static void tw_contract(const S& s, const TwTeam* team) {
     typedef typename S::X X;
     auto* tile = (typename S::Sum*)team->scratch;
     X* packed = (X*)(tile + plan.tile_floats(S::WEIGHTS));
-    X* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
+    X* own = packed + plan.weight_floats(S::WEIGHTS, s.N, s.K, S::PACKED, S::NARROW);
     X* a = plan.private_x ? own : (X*)team->shared;
     int64_t mine = -1, base = 0;
     if (plan.alone)
@@ -187,11 +209,12 @@ static void tw_contract(const S& s, const TwTeam* team) {
 
 // Of groups of any number of rows up to M.
 TW_INLINE void tw_grouped_need(int64_t groups, int64_t M, int64_t N, int64_t K, int64_t weights,
-                               int64_t stats, bool packed, int64_t nthreads, int64_t need[2]) {
+                               int64_t stats, bool packed, bool narrow, int64_t nthreads,
+                               int64_t need[2]) {
     int64_t own[2] = {0, 0};
-    tw_contract_need(1, M, N, K, weights, stats, packed, nthreads, own);
+    tw_contract_need(1, M, N, K, weights, stats, packed, narrow, nthreads, own);
     // of few rows each thread has its own x
-    tw_contract_need(1, M, N, K, weights, stats, packed, 1, own);
+    tw_contract_need(1, M, N, K, weights, stats, packed, narrow, 1, own);
     need[0] = tw_greater(need[0], own[0] + tw_round_up((groups + 1 + M) * 8, 64));
     need[1] = tw_greater(need[1], own[1]);
 }
@@ -222,7 +245,7 @@ static void tw_grouped(S& s, const TwTeam* team) {
         if (s.M == 0) continue;
         const TwContractPlan plan(1, s.M, s.N, s.K, S::STATS, team->nthreads);
         X* packed = (X*)(tile + plan.tile_floats(S::WEIGHTS));
-        X* own = packed + (S::PACKED ? 0 : TW_GROUP_THIN * TW_KB * TW_PANEL);
+        X* own = packed + plan.weight_floats(S::WEIGHTS, s.N, s.K, S::PACKED, S::NARROW);
         tw_contract_batch(s, plan, g, team, team->tid, team->nthreads,
                           plan.private_x ? own : (X*)team->shared, tile, packed, &mine, &base);
     }

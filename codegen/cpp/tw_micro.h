@@ -16,6 +16,15 @@
 #define TW_ROWS 6  // ... of 16
 #endif
 
+// f<W, rows>, by number of rows
+#if TW_ROWS == 12
+#define TW_MICROS(f, W) \
+    {nullptr, f<W, 1>, f<W, 2>, f<W, 3>, f<W, 4>,  f<W, 5>,  f<W, 6>, \
+     f<W, 7>, f<W, 8>, f<W, 9>, f<W, 10>, f<W, 11>, f<W, 12>}
+#else
+#define TW_MICROS(f, W) {nullptr, f<W, 1>, f<W, 2>, f<W, 3>, f<W, 4>, f<W, 5>, f<W, 6>}
+#endif
+
 enum TwMode {
     TW_SET,      // c = sum
     TW_ADD,      // c += sum
@@ -30,6 +39,15 @@ typedef void (*TwMicro)(const float* a, const void* w, int64_t ldw, int64_t coun
 extern const TwMicro tw_micro_f32[TW_ROWS + 1];
 extern const TwMicro tw_micro_bf16[TW_ROWS + 1];
 extern const TwMicro tw_micro_f16[TW_ROWS + 1];
+
+// The same of panels of which only the first 16 columns are wanted.
+extern const TwMicro tw_half_f32[TW_ROWS + 1];
+
+// c[m][n] = sum over k < count of x[m][k] * w[n * ldw + k], for few columns: a vector's lanes are sums
+// along k. a holds x by blocks of TW_KB, `apart` from one to the next; rows of w end in zeros, up to
+// a multiple of a vector's length.
+void tw_narrow(int64_t rows, int64_t columns, const float* a, int64_t apart, const float* w,
+               int64_t ldw, int64_t count, float* c, int64_t ldc);
 
 // The same of integers, whose sums wrap: a has pairs of neighbours along k, w panels of such pairs
 // (ir/encoding.py, panel32p), `count` is of pairs.

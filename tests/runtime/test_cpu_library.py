@@ -116,6 +116,19 @@ def test_little_work_wakes_nobody(program, monkeypatch):
     assert held()[2] == before + 3, "asked for, they are used"
 
 
+@pytest.mark.parametrize("limit", [0, 40_000, 1 << 40])
+def test_steps_of_one_thread_among_those_of_all(program, monkeypatch, limit):
+    """None, some and all of the steps are little work, at sizes that change from call to call."""
+    monkeypatch.setattr("tilewright.runtime.cpu.LITTLE_WORK", limit)
+    exe, alone = load(program, 3), load(program, 1)
+    kinds = set()
+    for rows in (40, 1, 17, 2, 40, 0, 5):
+        for ours, expected in zip(run(exe, X[:rows]), run(alone, X[:rows]), strict=True):
+            np.testing.assert_array_equal(ours, expected)
+        kinds |= {flag for b in exe._bound.values() for flag in b.plan._steps["alone"]}
+    assert kinds == {0: {0}, 40_000: {0, 1}, 1 << 40: {1}}[limit]
+
+
 def test_callers_of_several_threads(program):
     executables = [load(program, 2) for _ in range(2)]
     wanted = run(executables[0])

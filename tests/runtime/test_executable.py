@@ -23,7 +23,7 @@ from tilewright.runtime.executable import MAX_BINDINGS, Executable
 SOURCE = r"""
 #include <stdint.h>
 #include <string.h>
-struct Step { int32_t kernel, reserved; void* const* p; const int64_t* d; };
+struct Step { int32_t kernel, alone; void* const* p; const int64_t* d; };
 static int threads_seen;
 static void scale(void* const* p, const int64_t* d) {
     const float *x = (const float*)p[0], *w = (const float*)p[1];

@@ -37,7 +37,7 @@ from tilewright.runtime.program_json import program_from_json, program_to_json
 SOURCE = r"""
 #include <stdint.h>
 #include <string.h>
-struct Step { int32_t kernel, reserved; void* const* p; const int64_t* d; };
+struct Step { int32_t kernel, alone; void* const* p; const int64_t* d; };
 static void add(void* const* p, const int64_t* d) {
     for (int64_t i = 0; i < d[0]; ++i)
         ((float*)p[2])[i] = ((const float*)p[0])[i] + ((const float*)p[1])[i];

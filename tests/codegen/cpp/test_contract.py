@@ -144,7 +144,8 @@ def library():
         "panel_bf16": linear(100, 600, bf16, norm=True),
         "panel_f16": linear(96, 257, f16, out=bf16),
         "two": linear(136, 520, bf16, weights=2, norm=True),
-        "one_column": linear(1, 33, f32),
+        "one_column": linear(1, 33, f32), "narrow": linear(7, 300, f32),
+        "narrow_two": linear(3, 270, f32, weights=2, norm=True), "half_panel": linear(40, 70, f32),
         "sliced": sliced(), "scaled_weight": scaled_weight(), "heads": heads(),
     }  # fmt: skip
     for name, x, w in (("f32", f32, f32), ("f64", f64, f64), ("i8", i8, i8), ("bf16", bf16, bf16)):
@@ -164,8 +165,8 @@ def operands(library, name, rng, rows, scale=1.0):
     return arrays
 
 
-LINEAR = ("plain_f32", "panel_f32", "panel_bf16", "panel_f16", "two", "one_column", "sliced",
-          "scaled_weight", "heads")  # fmt: skip
+LINEAR = ("plain_f32", "panel_f32", "panel_bf16", "panel_f16", "two", "one_column", "narrow",
+          "narrow_two", "half_panel", "sliced", "scaled_weight", "heads")  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 8, 12, 13, 25, 64, 241, 300])

@@ -4,6 +4,10 @@
 struct gated_0_s {
     static constexpr int WEIGHTS = 2, STATS = 1;
     static constexpr bool PACKED = true;
+    static constexpr bool NARROW = false;
+    static constexpr bool IS_F32 = false;
+    typedef float X;
+    typedef float Sum;
     int64_t batches, M, N, K;
     const float* p0;
     const uint16_t* p1;
@@ -11,15 +15,15 @@ struct gated_0_s {
     const float* p3;
     float* p4;
     int64_t v_t;
-    TW_INLINE const TwMicro* micro() { return tw_micro_bf16; }
-    void fill(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t mc, float* a,
+    TW_INLINE auto micro() { return tw_micro_bf16; }
+    void fill(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t mc, X* a,
               float* stat) const {
         for (int64_t r = r0; r < r1; ++r) {
             const int64_t v_m = m0 + r;
             TwSum<float, float> state1;
             for (int64_t k0 = 0; k0 < K; k0 += TW_KB) {
                 const int64_t k1 = tw_lesser(k0 + TW_KB, K);
-                float* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;
+                X* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;
                 alignas(64) float buffer2[TW_STRETCH];
                 #pragma omp simd
                 for (int64_t v_k = k0; v_k < k1; ++v_k) {
@@ -38,12 +42,12 @@ struct gated_0_s {
         return p2 + ((panel + 0) * K + k) * TW_PANEL;
     }
     void finish(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0, int64_t n1,
-                const float* c, int64_t plane, int64_t ldc, const float* stat,
+                const Sum* c, int64_t plane, int64_t ldc, const float* stat,
                 int64_t mc) const {
         for (int64_t r = r0; r < r1; ++r) {
             const int64_t v_m = m0 + r;
-            const float* const c0 = c + 0 * plane + (r - r0) * ldc - n0;
-            const float* const c1 = c + 1 * plane + (r - r0) * ldc - n0;
+            const Sum* const c0 = c + 0 * plane + (r - r0) * ldc - n0;
+            const Sum* const c1 = c + 1 * plane + (r - r0) * ldc - n0;
             const float x4 = (stat[0 * mc + r] * 0.0019230769f);
             const float x5 = (x4 + 1e-05f);
             const float x6 = tw_rsqrt(x5);
@@ -82,5 +86,5 @@ extern "C" void gated(TW_ARGS) {
 
 extern "C" void gated_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
     const int64_t v_t = d[0];
-    tw_contract_need(1, v_t, 136, 520, 2, 1, true, nthreads, need);
+    tw_contract_need(1, v_t, 136, 520, 2, 1, true, false, nthreads, need);
 }

@@ -4,13 +4,17 @@
 struct scores_0_s {
     static constexpr int WEIGHTS = 1, STATS = 0;
     static constexpr bool PACKED = false;
+    static constexpr bool NARROW = false;
+    static constexpr bool IS_F32 = true;
+    typedef float X;
+    typedef float Sum;
     int64_t batches, M, N, K;
     const float* p0;
     const float* p1;
     float* p2;
     int64_t v_t;
-    TW_INLINE const TwMicro* micro() { return tw_micro_f32; }
-    void fill(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t mc, float* a,
+    TW_INLINE auto micro() { return tw_micro_f32; }
+    void fill(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t mc, X* a,
               float* stat) const {
         for (int64_t r = r0; r < r1; ++r) {
             int64_t rest = b;
@@ -20,7 +24,7 @@ struct scores_0_s {
             const int64_t v__m = m0 + r;
             for (int64_t k0 = 0; k0 < K; k0 += TW_KB) {
                 const int64_t k1 = tw_lesser(k0 + TW_KB, K);
-                float* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;
+                X* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;
                 #pragma omp simd
                 for (int64_t v__k = k0; v__k < k1; ++v__k) {
                     const float x1 = p0[(16*v__b0*v_t + 8*v__b1*v_t + v__k + 8*v__m)];
@@ -30,7 +34,7 @@ struct scores_0_s {
         }
     }
     void pack(int i, int64_t b, int64_t n0, int64_t n1, int64_t k0, int64_t k1,
-              float* out) const {
+              X* out) const {
         int64_t rest = b;
         const int64_t v__b1 = rest % 2;
         rest /= 2;
@@ -48,7 +52,7 @@ struct scores_0_s {
         }
     }
     void finish(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0, int64_t n1,
-                const float* c, int64_t plane, int64_t ldc, const float* stat,
+                const Sum* c, int64_t plane, int64_t ldc, const float* stat,
                 int64_t mc) const {
         for (int64_t r = r0; r < r1; ++r) {
             int64_t rest = b;
@@ -56,7 +60,7 @@ struct scores_0_s {
             rest /= 2;
             const int64_t v__b0 = rest;
             const int64_t v__m = m0 + r;
-            const float* const c0 = c + 0 * plane + (r - r0) * ldc - n0;
+            const Sum* const c0 = c + 0 * plane + (r - r0) * ldc - n0;
             const int64_t x2 = (int64_t)v__m;
             #pragma omp simd
             for (int64_t v__n = n0; v__n < n1; ++v__n) {
@@ -89,5 +93,5 @@ extern "C" void scores(TW_ARGS) {
 
 extern "C" void scores_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
     const int64_t v_t = d[0];
-    tw_contract_need(4, v_t, v_t, 8, 1, 0, false, nthreads, need);
+    tw_contract_need(4, v_t, v_t, 8, 1, 0, false, false, nthreads, need);
 }
