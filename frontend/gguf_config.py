@@ -33,6 +33,7 @@ class Architecture:
     # missing or 0: a number, _REQUIRED, or None for 1/sqrt(head_dim)
     numbers: dict[str, tuple[str, Any]] = field(default_factory=dict)
     flags: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # keys and the values read
+    experts: dict[str, str] = field(default_factory=dict)  # keys that count them, and their fields
     layout: str = ""  # the architecture whose tensors lie alike, where transformers lacks this one
 
 
@@ -57,12 +58,24 @@ _QKV, _BOTH = ("attention_bias",), ("attention_bias", "mlp_bias")
 # the tokenizer's business; as a padding token the module would clear a row
 _NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
-# Architectures whose tensors map one to one onto parameters. Mixture-of-experts files stack and
-# interleave experts; they are refused, not half read.
+_EXPERTS = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+
+# Architectures whose tensors map onto parameters one to one, or by being joined (gguf_model.py).
 ARCHITECTURES = {
     "llama": Architecture("llama", _SILU, biased=_BOTH),
     "qwen2": Architecture("qwen2", _QWEN),
     "qwen3": Architecture("qwen3", _QWEN, biased=_QKV),
+    # qwen3moe.cpp: every layer has experts, softmax scores them, and the chosen are weighed anew
+    "qwen3moe": Architecture(
+        "qwen3_moe",
+        {**_QWEN, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True},
+        biased=_QKV,
+        experts=_EXPERTS,
+    ),
     "olmo2": Architecture("olmo2", _SILU, biased=_QKV),
     "seed_oss": Architecture("seed_oss", _SILU, biased=tuple(_BIASES)),
     # granite.cpp: without rotary embedding where the flag says so
@@ -93,7 +106,7 @@ class _Facts:
     def __init__(self, file: GGUFFile, known: Architecture):
         self.file, self.metadata, self.prefix = file, file.metadata, f"{file.architecture}."
         self.problems = model_problems(
-            file.metadata, file.architecture, known.numbers.keys(), known.flags
+            file.metadata, file.architecture, {*known.numbers, *known.experts}, known.flags
         )
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -160,6 +173,7 @@ def config_fields(file: GGUFFile) -> tuple[str, dict[str, Any]]:
         fields[name] = facts.number(key, 0.0) or missing or fields["head_dim"] ** -0.5
         if fields[name] is _REQUIRED:
             facts.refuse(key, "missing or 0")
+    _add_experts(facts, known, fields)
     _add_window(facts, known, fields)
     _add_scale(facts, known, fields)
     _add_rotary(facts, known, fields)
@@ -214,6 +228,20 @@ def _scalar(facts: _Facts, key: str) -> Any:
         return value[0]
     facts.refuse(key, f"layers that differ are not read; there are {layers}")
     return None
+
+
+def _add_experts(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> None:
+    for key, name in known.experts.items():
+        value = facts.get(key)
+        if value is None and key == "expert_feed_forward_length":
+            # llama-model.cpp, load_tensors: as much as all that a token uses have together
+            value = fields["intermediate_size"] // max(fields["num_experts_per_tok"], 1)
+        if type(value) is not int or value < 1:
+            facts.refuse(key, "not a positive number")
+            value = 1
+        fields[name] = value
+    if known.experts and fields["num_experts_per_tok"] > fields["num_experts"]:
+        facts.refuse("expert_used_count", f"there are {fields['num_experts']} experts")
 
 
 def _add_window(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> None:

@@ -27,9 +27,10 @@ def map_weights(
     alike = ARCHITECTURES[arch].layout or arch
     processor = TENSOR_PROCESSORS.get(alike, TensorProcessor)(config=config.to_dict())
     names = _gguf_names(arch, config.num_hidden_layers, parameters)
-    missing = [f"{hf} ({gguf})" for gguf, hf in names.items() if gguf not in file.tensors]
-    missing += sorted(set(parameters) - set(names.values()))
-    unused = sorted(set(file.tensors) - set(names) - {ROPE_FACTORS})
+    needed = {gguf: hf for hf, parts in names.items() for gguf in parts}
+    missing = [f"{hf} ({gguf})" for gguf, hf in needed.items() if gguf not in file.tensors]
+    missing += sorted(set(parameters) - set(names))
+    unused = sorted(set(file.tensors) - set(needed) - {ROPE_FACTORS})
     if missing or unused:
         raise CheckpointError(
             "the file's tensors are not those of its model",
@@ -45,12 +46,13 @@ def map_weights(
             fix="convert the model again, or give its safetensors folder",
         )
 
-    def loader(gguf: str, hf: str) -> Callable[[], np.ndarray]:
+    def loader(parts: tuple[str, ...], hf: str) -> Callable[[], np.ndarray]:
         def load() -> np.ndarray:
-            array = processor.process(file.load(gguf), gguf).weights
+            arrays = [processor.process(file.load(gguf), gguf).weights for gguf in parts]
+            array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-2)
             if array.shape != parameters[hf]:
                 raise CheckpointError(
-                    f"tensor {gguf!r} has the wrong shape",
+                    f"tensor {' and '.join(parts)!r} has the wrong shape",
                     where=str(file.path),
                     facts=f"it is {list(array.shape)}, {hf} is {list(parameters[hf])}",
                     fix="convert the model again; its metadata and tensors disagree",
@@ -59,7 +61,7 @@ def map_weights(
 
         return load
 
-    return {hf: loader(gguf, hf) for gguf, hf in names.items()}
+    return {hf: loader(parts, hf) for hf, parts in names.items()}
 
 
 def rotary_divisors(file: GGUFFile) -> np.ndarray | None:
@@ -67,21 +69,29 @@ def rotary_divisors(file: GGUFFile) -> np.ndarray | None:
     return file.load(ROPE_FACTORS) if ROPE_FACTORS in file.tensors else None
 
 
-def _gguf_names(arch: str, layers: int, parameters: Iterable[str]) -> dict[str, str]:
+def _gguf_names(arch: str, layers: int, parameters: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The tensors that make up each parameter: one, or several that are joined."""
     from gguf.constants import MODEL_ARCH_NAMES
     from gguf.tensor_mapping import get_tensor_name_map
 
     number = {name: key for key, name in MODEL_ARCH_NAMES.items()}[arch]
     table = get_tensor_name_map(number, layers)
-    names: dict[str, str] = {}
-    for full in parameters:
-        stem, dot, suffix = full.rpartition(".")
-        if suffix not in ("weight", "bias"):
-            stem, dot, suffix = full, "", ""
+
+    def find(stem: str) -> str | None:
         # a converter may have started from the inner model: the name without its first parts
         parts = stem.split(".")
         found = (table.get_name(".".join(parts[start:])) for start in range(len(parts)))
-        gguf = next((name for name in found if name is not None), None)
-        if gguf is not None:
-            names.setdefault(gguf + dot + suffix, full)
-    return names
+        return next((name for name in found if name is not None), None)
+
+    names: dict[tuple[str, ...], str] = {}
+    for full in parameters:
+        stem, _, suffix = full.rpartition(".")
+        if suffix not in ("weight", "bias"):
+            stem, suffix = full, "weight"  # of experts, which are parameters themselves
+        found = [find(stem)]
+        if found == [None]:
+            found = [find(stem.replace("gate_up_proj", part)) for part in ("gate_proj", "up_proj")]
+        parts = tuple(f"{gguf}.{suffix}" for gguf in dict.fromkeys(found) if gguf is not None)
+        names.setdefault(parts, full)
+    names.pop((), None)
+    return {full: parts for parts, full in names.items()}

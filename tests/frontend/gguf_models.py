@@ -20,6 +20,8 @@ NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.down_proj": "ffn_down_exps",
 }
 POST = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
 BETWEEN = {
@@ -67,6 +69,11 @@ def facts_of(config, arch):
     }
     facts = {f"{arch}.{name}": ("u32", value) for name, value in numbers.items()}
     facts[f"{arch}.attention.layer_norm_rms_epsilon"] = ("f32", config.rms_norm_eps)
+    if arch == "qwen3moe":
+        facts |= {
+            "qwen3moe.expert_count": ("u32", config.num_experts),
+            "qwen3moe.expert_used_count": ("u32", config.num_experts_per_tok),
+        }
     if arch == "granite":
         facts["granite.logit_scale"] = ("f32", config.logits_scaling)
     return {"general.architecture": ("str", arch), **facts}
@@ -80,6 +87,13 @@ def tensors_of(model, arch):
     names = OTHERS.get(arch, NAMES)
     for full, array in state.items():
         stem, _, suffix = full.rpartition(".")
+        if ".experts." in full:
+            stem, suffix = full, "weight"
+        if stem.endswith("experts.gate_up_proj"):
+            layer = stem.removeprefix("model.layers.").split(".")[0]
+            for part, half in zip(("gate", "up"), np.split(array, 2, axis=1)):
+                tensors[f"blk.{layer}.ffn_{part}_exps.weight"] = half
+            continue
         if stem in whole:
             name = whole[stem]
         else:

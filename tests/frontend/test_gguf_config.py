@@ -97,6 +97,20 @@ SAMPLES = {
     ),
     "qwen2": ("qwen2", "qwen2", {}, {"attention.sliding_window": ("u32", 64)}),
     "qwen3": ("qwen3", "qwen3", {"head_dim": 12}, {"attention.key_length": ("u32", 12)}),
+    "qwen3moe": (
+        "qwen3moe",
+        "qwen3_moe",
+        {"norm_topk_prob": True, "num_experts": 6, "num_experts_per_tok": 3}
+        | {"moe_intermediate_size": 20, **HEAD},
+        {"expert_feed_forward_length": ("u32", 20), **KEY8},
+    ),
+    "qwen3moe whose experts have the width of all": (
+        "qwen3moe",
+        "qwen3_moe",
+        {"norm_topk_prob": True, "num_experts": 5, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 12, **HEAD},
+        KEY8,
+    ),
     "olmo2": ("olmo2", "olmo2", {}, {}),
     "seed_oss": ("seed_oss", "seed_oss", HEAD, KEY8),
     "gemma": ("gemma", "gemma", {"head_dim": 12}, {"attention.key_length": ("u32", 12)}),
@@ -236,7 +250,8 @@ _IDLE = set(
     "transformers_version architectures output_hidden_states return_dict dtype id2label label2id "
     "chunk_size_feed_forward is_encoder_decoder problem_type initializer_range use_cache "
     "pretraining_tp attention_dropout _name_or_path model_type output_attentions resid_pdrop "
-    "embd_pdrop residual_dropout layer_types max_window_layers _sliding_window_pattern".split()
+    "embd_pdrop residual_dropout layer_types max_window_layers _sliding_window_pattern "
+    "output_router_logits router_aux_loss_coef num_local_experts".split()
 )
 
 
