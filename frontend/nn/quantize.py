@@ -10,6 +10,7 @@ import ml_dtypes
 from ...ir.builder import Builder
 from ...ir.dim import Dim
 from ...ir.graph import Value
+from ...ir.op import normalize_axis
 from ...ir.types import DType, TensorType, f32, i16, i32, u8
 from .pad import each_repeated, part
 
@@ -55,7 +56,9 @@ def dequantize(
     Codes that are stored become one op, which kernels read in place of the numbers.
     """
     if codes.node is None and codes.dtype.is_integer and codes.type.rank and _is_static(codes):
-        return _decoded(b, codes, scale, zero, dtype, axis % codes.type.rank, block)
+        is_shared = scale.type.rank < 2 and scale.type.numel == 1
+        at = 0 if is_shared else normalize_axis(axis, codes.type.rank)
+        return _decoded(b, codes, scale, zero, dtype, at, block)
     values = _as(b, codes, dtype)
     if zero is not None:
         values = b.sub(values, _as(b, spread(b, zero, codes.type, axis, block), dtype))
@@ -112,7 +115,7 @@ def spread(b: Builder, shared: Value, x: TensorType, axis: int, block: int = 0) 
     """A scale or zero point in a shape that broadcasts to x."""
     if shared.type.numel == 1 and shared.type.rank < 2:
         return b.reshape(shared, shape=())
-    axis = axis % x.rank
+    axis = normalize_axis(axis, x.rank)
     if shared.type.rank == 1:
         return b.reshape(shared, shape=(*shared.shape, *(1,) * (x.rank - 1 - axis)))
     return _repeated(b, shared, x.shape[axis], axis, block) if block else shared

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
@@ -129,7 +129,7 @@ def _node_problems(
                     if name in later
                     else "nothing computes"
                 )
-        yield from (f"{at}: {problem}" for problem in _attribute_problems(node, versions))
+        yield from (f"{at}: {problem}" for problem in _schema_problems(node, versions))
         for graph in graphs_of(node):
             inner = f"{at}, {shown(graph.name)}"
             yield from _graph_problems(graph, names | outer, inner, versions)
@@ -139,23 +139,41 @@ def _node_problems(
             names.add(name)
 
 
-def _attribute_problems(node: NodeProto, versions: Mapping[str, int]) -> Iterator[str]:
+class _Rules(NamedTuple):
+    """What ONNX says of an operator's nodes."""
+
+    kinds: Mapping[str, int]  # of attributes
+    required: frozenset[str]  # attributes
+    inputs: tuple[tuple[int, str], ...]  # that may not be left out: number and name
+
+
+def _schema_problems(node: NodeProto, versions: Mapping[str, int]) -> Iterator[str]:
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) < len(names):
         yield f"its attributes {', '.join(map(shown, names))} name one twice"
     domain = domain_of(node)
-    kinds = _kinds(node.op_type, versions.get(domain, 0), domain)
+    rules = _rules(node.op_type, versions.get(domain, 0), domain)
+    for name in sorted(rules.required - set(names)):
+        yield f"its attribute {name} is missing"
+    for number, name in rules.inputs:
+        if number >= len(node.input) or not node.input[number]:
+            yield f"its input {number}, {name}, is left out"
     for attribute in node.attribute:
-        kind = kinds.get(attribute.name, attribute.type)
+        kind = rules.kinds.get(attribute.name, attribute.type)
         if attribute.type != kind:
             names = (_KIND.Name(number) for number in (attribute.type, kind))
             yield "its attribute {} is of kind {}, not {}".format(attribute.name, *names)
 
 
 @lru_cache(maxsize=4096)
-def _kinds(name: str, version: int, domain: str) -> Mapping[str, int]:
-    """The kind of each attribute of an operator that ONNX defines."""
+def _rules(name: str, version: int, domain: str) -> _Rules:
+    """Those of an operator that ONNX defines; none for another."""
     if not onnx.defs.has(name, version, domain):
-        return {}
+        return _Rules({}, frozenset(), ())
     schema = onnx.defs.get_schema(name, version, domain)
-    return {key: attribute.type.value for key, attribute in schema.attributes.items()}
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    return _Rules(
+        {key: attribute.type.value for key, attribute in schema.attributes.items()},
+        frozenset(key for key, attribute in schema.attributes.items() if attribute.required),
+        tuple((i, x.name) for i, x in enumerate(schema.inputs) if x.option == single),
+    )

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto
 
 import tilewright
-from tilewright.ir.errors import ShapeError
+from tilewright.ir.errors import CheckpointError, ShapeError
 
 from .graphs import model
 
@@ -29,8 +29,8 @@ def test_damaged_models_are_errors_of_ours():
     ("node", "problem"),
     [
         (("Softmax", ["parts"], ["y"]), "Softmax: .*input 0 is a sequence"),
-        (("Resize", ["x"], ["y"]), r"Resize: .*do not fit"),
-        (("MatMul", ["x", ""], ["y"]), "MatMul: .*input 1 is left out"),
+        (("Hardmax", ["x"], ["y"], {"axis": 2}), "Hardmax: .*axis 2 of a value of rank 2"),
+        (("Flatten", ["x"], ["y"], {"axis": 3}), "Flatten: .*axis 3 of"),
         (("SequenceLength", ["x"], ["y"]), "SequenceLength: .*input 0 is a tensor"),
         (("Shape", ["parts"], ["y"]), "Shape: .*Shape of what is no tensor"),
     ],
@@ -39,3 +39,11 @@ def test_what_an_operator_is_given_is_of_its_class(node, problem):
     nodes = [("SequenceConstruct", ["x", "x"], ["parts"]), node]
     with pytest.raises(ShapeError, match=problem):
         tilewright.import_onnx(model(nodes, [("x", F, [2, 3])], [("y", F)]))
+
+
+def test_what_a_node_has_to_have_is_told_before_it_is_imported():
+    nodes = [("MatMul", ["x", ""], ["z"]), ("Concat", ["x", "x"], ["y"])]
+    with pytest.raises(CheckpointError) as caught:
+        tilewright.import_onnx(model(nodes, [("x", F, [2, 3])], [("y", F)]))
+    assert "MatMul 'z': its input 1, B, is left out" in caught.value.facts
+    assert "Concat 'y': its attribute axis is missing" in caught.value.facts

@@ -107,7 +107,7 @@ def _operands(call: Call, q: Value, k: Value, v: Value, mask: Value | None) -> l
 
 
 def _scale(call: Call, q: Value, scale: float | None) -> float:
-    return scale or 1 / math.sqrt(call.static(q.shape[-1], "the head size"))
+    return scale if scale is not None else 1 / math.sqrt(call.static(q.shape[-1], "the head size"))
 
 
 def _with_past(call: Call, past: Value | None, new: Value) -> Value:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ....ir import types
 from ....ir.dim import Dim, product
 from ....ir.graph import Value
+from ....ir.op import normalize_axis
 from ...declined import Declined
 from ...nn.pad import part
 from ..operators import Call, onnx_op
@@ -81,7 +82,7 @@ def _one_hot(call: Call, index: Value, depth: Value, values: Value, *, axis: int
     b, rank = call.b, index.type.rank + 1
     whole = depth if depth.dtype.is_integer else call.b.cast(depth, dtype=types.i64)
     (size,) = call.sizes(whole)
-    axis = axis % rank
+    axis = normalize_axis(axis, rank)
     index = call.cast(index, types.i64)
     index = b.where(
         b.lt(index, call.number(0, types.i64)), b.add(index, b.dim_value(value=size)), index

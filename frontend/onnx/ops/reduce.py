@@ -171,7 +171,7 @@ def _of_rows(compute: Callable[[Call, Value, int], Value]) -> None:
     """Rows are what follows axis, all flattened; and from opset 13 on one axis."""
 
     def flattened(call: Call, x: Value, *, axis: int = 1) -> Value:
-        axis = axis % max(x.type.rank, 1)
+        axis = call.axis(axis, x)
         rows = call.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
         return call.reshape(compute(call, rows, 1), x.shape)
 

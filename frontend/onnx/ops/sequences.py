@@ -10,6 +10,7 @@ import numpy as np
 from onnx import GraphProto
 
 from ....ir.graph import Value
+from ....ir.op import normalize_axis
 from ...declined import Declined
 from ...nn.pad import pieces
 from ..operators import Call, known, onnx_op
@@ -90,8 +91,8 @@ def _concat(call: Call, sequence: list[Value], *, axis: int, new_axis: int = 0) 
         raise Declined("the concatenation of no tensors")
     rank = sequence[0].type.rank
     if new_axis:
-        return stacked(call, sequence, axis % (rank + 1))
-    return call.b.concat(*sequence, axis=axis % rank)
+        return stacked(call, sequence, normalize_axis(axis, rank + 1))
+    return call.b.concat(*sequence, axis=axis)
 
 
 @onnx_op("SequenceMap")

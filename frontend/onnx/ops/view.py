@@ -44,6 +44,8 @@ def reshaped(call: Call, x: Value, wanted: Sequence[Dim], *, copies: bool) -> Va
 @onnx_op("Flatten")
 def _flatten(call: Call, x: Value, *, axis: int = 1) -> Value:
     at = axis + x.type.rank if axis < 0 else axis
+    if not 0 <= at <= x.type.rank:
+        raise ValueError(f"axis {axis} of {x.type}")
     return call.reshape(x, (product(x.shape[:at]), product(x.shape[at:])))
 
 
