@@ -27,8 +27,12 @@ from .tokenizer_source import from_transformers
 from .torch_export import Imported, import_program
 from .trace import export
 
-# transformers' names of layers that keep more than keys and values, or something else
-_RECURRENT = frozenset(("conv", "linear_attention", "hybrid", "hybrid_sliding"))
+# transformers' names of layers that keep more than keys and values, or something else: the last two
+# what is to become a key once enough tokens have come
+_RECURRENT = frozenset(
+    "conv linear_attention hybrid hybrid_sliding"
+    " compressed_sparse_attention heavily_compressed_attention".split()
+)
 _EXAMPLE_TOKENS = 7  # any number but 0 and 1: it only steers torch's hints
 
 

@@ -4,7 +4,10 @@ Run as a script it generates with each in a process of its own, one prompt alone
 and says which give the tokens of eager, the most likely ones:
 
     python -m tilewright.tests.models.causal_types [--only llama,gpt2] [--out FILE.jsonl] [--jobs 4]
-    python -m tilewright.tests.models.causal_types --table FILE.jsonl > docs/causal_types.md
+    python docs/causal_types.py FILE.jsonl...
+
+`--stage` says where: on a target, or by the reference, which needs no compiler. The second command
+writes docs/causal_types.md.
 """
 
 import itertools
@@ -19,7 +22,7 @@ Prompts = list[list[int]]
 TOKENS = 12  # that are generated
 PROMPTS = (5, 12, 19)  # how long they are
 
-# attributes that are not set unless the class has them: tiny values
+# attributes of configs that have them: tiny values
 SMALL: dict[str, Any] = {
     **dict.fromkeys(
         "hidden_size n_embd d_model embed_dim dim word_embed_proj_dim embedding_size d_embed"
@@ -79,11 +82,15 @@ UNSET = frozenset("pad_token_id bos_token_id eos_token_id".split())
 _LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
 _SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
 _CONV = {"layer_types": ["conv", "full_attention"]}
+_PART = {"vocab_size": 512, "hidden_size": 64, "hidden_size_global": 64, "intermediate_size": 64}
+_PART |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4}
 # what a type needs besides
 MORE: dict[str, dict[str, Any]] = {
     "bailing_hybrid": _LINEAR
     | {"num_experts_per_token": 2, "linear_head_dim": 16, "num_nextn_predict_layers": 0},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 16},
+    "blt": {f"{part}_config": _PART for part in ("patcher", "encoder", "decoder", "global")}
+    | {"encoder_hash_byte_group_vocab": 100},
     "cohere2": _SLIDING,
     "cohere_compass_text": _SLIDING
     | {
@@ -211,13 +218,13 @@ def tiny_model(kind: str) -> Any:
     return apart.perturb(model.float().eval())
 
 
-def check(kind: str, stage: str = "run") -> apart.Row:
+def check(kind: str, stage: str = "cpu") -> apart.Row:
     """What happens to one type: each step's outcome, or the error that ended it."""
     import torch
 
     import tilewright
 
-    row: apart.Row = {"step": "eager"}
+    row: apart.Row = {"stage": stage, "step": "eager"}
     start = time.perf_counter()
     torch.set_num_threads(1)
     try:
@@ -226,9 +233,9 @@ def check(kind: str, stage: str = "run") -> apart.Row:
         prompts = [torch.randint(3, 500, (n,), generator=rng).tolist() for n in PROMPTS]
         right = [eager(model, prompt) for prompt in prompts]
         row["step"] = "compile"
-        generated = (by_reference if stage == "reference" else by_engine)(model)
+        by = by_reference(model) if stage == "reference" else by_engine(model, stage)
         row["step"] = "generate"
-        row["is_right"] = generated(prompts[1:2]) == right[1:2], generated(prompts) == right
+        row["is_right"] = by(prompts[1:2]) == right[1:2], by(prompts) == right
         row["step"] = "done"
     except Exception as error:  # noqa: BLE001  a row of the table
         row["error"] = apart.described(error)
@@ -248,12 +255,12 @@ def eager(model: Any, prompt: list[int]) -> list[int]:
     return ids[len(prompt) :]
 
 
-def by_engine(model: Any) -> Callable[[Prompts], Prompts]:
+def by_engine(model: Any, target: str) -> Callable[[Prompts], Prompts]:
     """The same by the engine, for all prompts in one batch."""
     import tilewright
 
     llm = tilewright.LLM(
-        model, dtype="float32", kv_cache_bytes=1 << 24, target="cpu", max_model_len=64
+        model, dtype="float32", kv_cache_bytes=1 << 24, target=target, max_model_len=64
     )
     options = tilewright.SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
 
@@ -295,4 +302,4 @@ if __name__ == "__main__":
     import tilewright.api.build_model
     import tilewright.frontend.huggingface  # noqa: F401  before forking
 
-    apart.main(str(__doc__), check, types(), ("reference", "run"))
+    apart.main(str(__doc__), check, types(), ("reference", "sm_90", "cpu"))
