@@ -8,7 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import gcd
 from typing import Any, TypeAlias
 
-from .dim import Atom, Dim, DimCall, Expr, Monomial, Symbol, divide_exactly, evaluate, symbols_of
+from .dim import (
+    Atom,
+    Dim,
+    DimCall,
+    Expr,
+    Monomial,
+    Symbol,
+    divide_exactly,
+    evaluate,
+    substitute,
+    symbol,
+    symbols_of,
+)
 from .errors import DimError
 
 Bounds: TypeAlias = tuple[int | None, int | None]  # None is unbounded on that side
@@ -56,7 +68,11 @@ class Facts:
         low = self.bounds(dim)[0]
         if low is not None and low >= 0:
             return True
-        if isinstance(dim, int) or splits == 0:
+        if isinstance(dim, int):
+            return False
+        if self._nonnegative_from_least(dim):
+            return True
+        if splits == 0:
             return False
         for monomial, coefficient in dim.terms:
             rest = dim - Expr(((monomial, coefficient),))
@@ -72,6 +88,20 @@ class Facts:
                     if all(self._proved_nonnegative(total, splits - 1) for total in totals):
                         return True
         return False
+
+    def _nonnegative_from_least(self, dim: Expr) -> bool:
+        """True when dim >= 0 by its interval in how far symbols are above their least values.
+
+        Products of them lie closer so: n * t - t is (n - 1) * t.
+        """
+        if all(sum(power for _, power in monomial) < 2 for monomial, _ in dim.terms):
+            return False
+        least = {n: low for n in symbols_of(dim) if (low := self._declared(n).lo)}
+        if not least:
+            return False
+        above = Facts({n: _from_zero(self._declared(n)) for n in symbols_of(dim)})
+        low = above.bounds(substitute(dim, {n: symbol(n) + low for n, low in least.items()}))[0]
+        return low is not None and low >= 0
 
     def _bounds_of(
         self, call: DimCall, factor: Dim, *, is_low: bool
@@ -192,6 +222,11 @@ class Facts:
 
         low = None if a_low is None else min(quotients(a_low))
         return low, None if a_high is None else max(quotients(a_high))
+
+
+def _from_zero(symbol: Symbol) -> Symbol:
+    """What a symbol is above its least value, under its name."""
+    return Symbol(symbol.name, 0, None if symbol.hi is None else symbol.hi - symbol.lo)
 
 
 # ---- intervals -----------------------------------------------------------------------------

@@ -5,8 +5,10 @@ import operator
 from collections.abc import Callable
 
 from ..ir.builder import Builder
+from ..ir.facts import Facts
 from ..ir.graph import Node, Value
 from ..ir.op import normalize_axis
+from ..ir.ranges import UNKNOWN, Ranges
 from ..ir.types import bool_
 from .patterns import Any_, Numeral, OneOf, pat
 from .rewrite import rule, rules_among
@@ -130,10 +132,12 @@ def slice_of_iota(b: Builder, iota: Node, root: Node):
 @rule(pat.cast(_source, bind="root"))
 def cast_of_source(b: Builder, source: Node, root: Node):
     """cast(iota), cast(dim_value) to integers  ->  the same of that dtype"""
-    dtype = root.results[0].dtype
-    return (
-        b.node(source.op, [], {**source.attrs, "dtype": dtype}).result if dtype.is_integer else None
-    )
+    (value,), dtype = source.results, root.results[0].dtype
+    if not dtype.is_integer:
+        return None
+    if dtype.bits > value.dtype.bits and Ranges(Facts(b.symbols)).of(value) == UNKNOWN:
+        return None  # it may have wrapped round in the dtype that it had
+    return b.node(source.op, [], {**source.attrs, "dtype": dtype}).result
 
 
 @rule(

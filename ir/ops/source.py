@@ -48,7 +48,7 @@ def dim_value(*, value: Dim, dtype: DType = i64):
 
 @dim_value.set_reference
 def _(*, value, dtype):
-    return np.asarray(value, dtype.numpy)
+    return np.asarray(value).astype(dtype.numpy)
 
 
 @dim_value.set_index_map

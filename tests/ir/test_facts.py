@@ -54,6 +54,16 @@ def test_hints_are_in_range(data):
         assert s.hi is None or value <= s.hi
 
 
+def test_products_of_what_is_left_of_sizes():
+    known = facts(t=(1, 8), n=(1, None), m=(0, 5))
+    m = symbol("m")
+    assert known.proved_le(0, n * t - t)
+    assert known.proved_le(0, (n - 1) * (t - 1) * m)
+    assert known.proved_le(t, n * t)
+    assert not known.proved_le(0, m * n - n)
+    assert not known.proved_le(0, (n - 2) * t)
+
+
 def test_intervals():
     known = facts(t=(1, 512), n=(0, None))
     assert known.bounds(2 * t + 3) == (5, 1027)

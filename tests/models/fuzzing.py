@@ -192,15 +192,19 @@ def _without(graph: Graph, node: Node) -> Graph:
 
 
 def _tidy(graph: Graph, keep: bool) -> Graph:
-    """Without what nothing reads; `keep` spares inputs, whose sizes may be needed."""
+    """Without what nothing reads; `keep` spares inputs."""
     graph = drop_unread_weights(remove_dead(graph))
     if keep:
         return graph
     read = {v for node in graph.nodes for v in node.operands} | graph.results
     used = {name for node in graph.nodes for r in node.results for name in r.type.symbols}
     used |= {name for v in read for name in v.type.symbols}
+    kept = [v for v in graph.inputs if v in read]
+    for v in reversed(graph.inputs):  # last come those that say what the dims are
+        if used.difference(*(each.type.symbols for each in kept)) & v.type.symbols:
+            kept.append(v)
     return graph.replace(
-        inputs=tuple(v for v in graph.inputs if v in read),
+        inputs=tuple(v for v in graph.inputs if v in kept),
         states=tuple(v for v in graph.states if v in read or v.name in graph.updates),
         symbols={n: s for n, s in graph.symbols.items() if n in used},
     )
