@@ -6,6 +6,7 @@ batch that they were not traced for:
     python -m tilewright.tests.models.vision_types [--only resnet18] [--out FILE.jsonl] [--jobs 4]
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,7 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "repghostnet_050": (64, {}),
     "mobilenetv4_conv_small_035": (64, {}),
     "convnext_atto": (64, {}),
-    "convmixer_768_32": (64, {"depth": 2}),
+    "convmixer_768_32": (64, {}),
     "inception_next_atto": (64, {}),
     "edgenext_xx_small": (64, {}),
     "starnet_s050": (64, {}),
@@ -81,22 +82,22 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "efficientformerv2_s0": (224, {}),
     "efficientvit_b0": (64, {}),
     "efficientvit_m0": (224, {}),
-    "focalnet_tiny_srf": (64, {"depths": (1, 1, 1, 1)}),
-    "gcvit_xxtiny": (224, {"depths": (1, 1, 1, 1)}),
-    "gmixer_12_224": (64, {"img_size": 64, "num_blocks": 2}),
-    "mixer_s32_224": (64, {"img_size": 64, "num_blocks": 2}),
-    "resmlp_12_224": (64, {"img_size": 64, "num_blocks": 2}),
-    "gmlp_ti16_224": (64, {"img_size": 64, "num_blocks": 2}),
+    "focalnet_tiny_srf": (64, {}),
+    "gcvit_xxtiny": (224, {}),
+    "gmixer_12_224": (64, {"img_size": 64}),
+    "mixer_s32_224": (64, {"img_size": 64}),
+    "resmlp_12_224": (64, {"img_size": 64}),
+    "gmlp_ti16_224": (64, {"img_size": 64}),
     "hiera_tiny_224": (224, {"stages": (1, 1, 1, 1)}),
     "levit_128s": (224, {}),
     "coatnet_nano_rw_224": (64, {"img_size": 64}),
     "maxvit_tiny_tf_224": (64, {"img_size": 64}),
     "poolformer_s12": (64, {}),
-    "caformer_s18": (64, {"depths": (1, 1, 1, 1)}),
+    "caformer_s18": (64, {}),
     "mobilevit_xxs": (64, {}),
     "mobilevitv2_050": (64, {}),
-    "mvitv2_tiny": (64, {"img_size": 64, "depths": (1, 1, 1, 1)}),
-    "nest_tiny": (64, {"img_size": 64, "depths": (1, 1, 1)}),
+    "mvitv2_tiny": (64, {"img_size": 64}),
+    "nest_tiny": (64, {"img_size": 64}),
     "nextvit_small": (64, {"depths": (1, 1, 5, 1)}),
     "pit_ti_224": (64, {"img_size": 64}),
     "pvt_v2_b0": (64, {}),
@@ -110,7 +111,7 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "twins_pcpvt_small": (64, {"img_size": 64, "depths": (1, 1, 1, 1)}),
     "visformer_tiny": (64, {"img_size": 64, "depth": (1, 1, 1)}),
     "vit_relpos_small_patch16_224": (64, {"img_size": 64, **SHALLOW}),
-    "volo_d1_224": (64, {"img_size": 64, "layers": (1, 1, 1, 1)}),
+    "volo_d1_224": (64, {"img_size": 64}),
 }
 TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = {
     "alexnet": (64, {}),
@@ -122,7 +123,7 @@ TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = {
     "segmentation.lraspp_mobilenet_v3_large": (64, {"weights_backbone": None}),
     "segmentation.deeplabv3_mobilenet_v3_large": (64, {"weights_backbone": None}),
     "video.r2plus1d_18": (32, {}),
-    "video.s3d": (64, {}),
+    "video.s3d": (224, {}),
 }
 
 
@@ -150,11 +151,12 @@ def build(name: str) -> tuple[Any, Callable[[int], dict[str, Any]]]:
         for parameter in model.parameters():
             if parameter.dim() <= 1:  # scales and shifts, some of which begin as zeros
                 parameter.add_(torch.randn_like(parameter) * 0.05)
+    argument = next(iter(inspect.signature(model.forward).parameters))
     size = (14,) * name.startswith("video.") + (side, side)
 
     def inputs_for(batch: int) -> dict[str, Any]:
         rng = torch.Generator().manual_seed(batch)
-        return {"x": torch.randn(batch, 3, *size, generator=rng)}
+        return {argument: torch.randn(batch, 3, *size, generator=rng)}
 
     return model.eval(), inputs_for
 
