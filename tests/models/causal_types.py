@@ -72,6 +72,7 @@ SMALL: dict[str, Any] = {
     ),
     "qk_head_dim": 24,
     "vocab_size": 512,
+    "unpadded_vocab_size": 512,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -151,11 +152,18 @@ MORE: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": _LINEAR,
     "qwen3_5_text": _LINEAR,
     "qwen3_next": _LINEAR,
-    "qwen4_exp_text": _LINEAR,
+    "qwen4_exp_text": _LINEAR
+    | {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 32,
+        "indexer_compress_ratio": 4,
+    },
     "recurrent_gemma": {"num_hidden_layers": 3, "attention_window_size": 8},
     "smollm3": {"no_rope_layers": [1, 0]},
     "zamba": {
-        "num_hidden_layers": 3,
+        "num_hidden_layers": 5,  # two of them share their attention
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
         "num_key_value_heads": 4,
