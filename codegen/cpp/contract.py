@@ -128,6 +128,7 @@ class _Tiled:
             f"static constexpr bool PACKED = {str(self.packed).lower()};",
             f"static constexpr bool NARROW = {str(self.narrow).lower()};",
             f"static constexpr bool IS_F32 = {str(self.micro == 'tw_micro_f32').lower()};",
+            f"static constexpr bool IS_I8 = {str(self.micro == 'tw_micro_i8').lower()};",
             f"typedef {value_type(self.kept)} X;",
             f"typedef {value_type(accumulator_of(part.x_dtype))} Sum;",
             "int64_t batches, M, N, K;",
@@ -244,6 +245,11 @@ class _Tiled:
         n, k = self.part.n.name, self.part.k.name
         scope = Scope(self.kernel, self.axes)
         w = unpack_loads(self.kernel, w, scope.facts)
+        if (place := self.lies_along_k(w)) is not None:
+            param, *rest = place
+            start, apart = map(dims.text, rest)
+            first = f"p{param} + {start} + n0 * {apart} + k0"
+            return [f"tw_pack_rows({first}, {apart}, n1 - n0, k1 - k0, out);"]
         inner, outer = (n, k) if _unit_axis(w, n) else (k, n)
         bounds = {n: ("n0", "n1"), k: ("k0", "k1")}
         at, column = f"{dims.name(k)} - k0", f"{dims.name(n)} - n0"
@@ -256,6 +262,16 @@ class _Tiled:
         with scope.loop(outer, *bounds[outer], known=batch):
             sweep(scope, inner, *bounds[inner], [buffer_sink(place, w, self.kept)])
         return scope.lines
+
+    def lies_along_k(self, w: Element) -> tuple[int, Dim, Dim] | None:
+        """(parameter, first element, elements from row to row) of float32 rows along k."""
+        n, k = self.part.n.name, self.part.k.name
+        if self.narrow or not isinstance(w, Load) or w.indirect:
+            return None
+        apart = coefficient_of(w.offset, n)
+        if self.kernel.params[w.param].type.dtype != f32 or coefficient_of(w.offset, k) != 1:
+            return None
+        return None if apart is None else (w.param, substitute(w.offset, {n: 0, k: 0}), apart)
 
     # ---- epilogue ----
 

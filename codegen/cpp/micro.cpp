@@ -122,6 +122,24 @@ TW_INLINE tw_vf first_lanes(tw_vf v, int64_t count) {
     return lane < (tw_vi{} + (int32_t)count) ? v : tw_vf{};
 }
 
+#if !defined(__clang__)  // which has no such shuffle
+// TW_LANES rows of so many numbers, turned: the halves of blocks change places, smaller and smaller.
+TW_INLINE void turn(tw_vf* rows) {
+    for (int s = TW_LANES / 2; s; s >>= 1)
+        for (int i = 0; i < TW_LANES; ++i) {
+            if (i & s) continue;
+            tw_vf a = rows[i], b = rows[i + s];
+            tw_vi first, second;
+            for (int j = 0; j < TW_LANES; ++j) {
+                first[j] = j & s ? TW_LANES + j - s : j;
+                second[j] = j & s ? TW_LANES + j : j + s;
+            }
+            rows[i] = __builtin_shuffle(a, b, first);
+            rows[i + s] = __builtin_shuffle(a, b, second);
+        }
+}
+#endif
+
 template <int M, int N>
 void narrow(const float* a, int64_t apart, const float* w, int64_t ldw, int64_t count, float* c,
             int64_t ldc) {
@@ -209,6 +227,25 @@ TW_INLINE void weigh(const float* x, int64_t width, float scale, float* top, flo
 
 }  // namespace
 
+void tw_pack_rows(const float* w, int64_t ldw, int64_t rows, int64_t count, float* out) {
+    int64_t n = 0;
+#if !defined(__clang__)
+    for (; n + TW_LANES <= rows; n += TW_LANES) {
+        int64_t k = 0;
+        for (; k + TW_LANES <= count; k += TW_LANES) {
+            tw_vf block[TW_LANES];
+            for (int i = 0; i < TW_LANES; ++i) block[i] = tw_load(w + (n + i) * ldw + k);
+            turn(block);
+            for (int i = 0; i < TW_LANES; ++i) tw_store(out + (k + i) * TW_PANEL + n, block[i]);
+        }
+        for (; k < count; ++k)
+            for (int i = 0; i < TW_LANES; ++i) out[k * TW_PANEL + n + i] = w[(n + i) * ldw + k];
+    }
+#endif
+    for (; n < rows; ++n)
+        for (int64_t k = 0; k < count; ++k) out[k * TW_PANEL + n] = w[n * ldw + k];
+}
+
 void tw_narrow(int64_t rows, int64_t columns, const float* a, int64_t apart, const float* w,
                int64_t ldw, int64_t count, float* c, int64_t ldc) {
     int64_t n = 0;
@@ -268,14 +305,6 @@ bool tw_matrix_begin() {
 
 void tw_matrix_end() { asm volatile("tilerelease"); }
 
-#define TW_LOAD_TILE(tile, p, stride) \
-    asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(p), "r"(stride) : "memory")
-#define TW_STORE_TILE(tile, p, stride) \
-    asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(p), "r"(stride) : "memory")
-#define TW_CLEAR_TILE(tile) asm volatile("tilezero %%tmm" #tile ::)
-#define TW_MULTIPLY_TILES(a, w, c) \
-    asm volatile("tdpbf16ps %%tmm" #w ", %%tmm" #a ", %%tmm" #c ::)
-
 // Tiles 0 to 3 are the sums, 4 and 5 rows of a, 6 and 7 columns of w.
 void tw_matrix(const uint16_t* a, int64_t lda, const uint16_t* w, int64_t other, int64_t steps,
                float* c, int64_t ldc) {
@@ -286,12 +315,12 @@ void tw_matrix(const uint16_t* a, int64_t lda, const uint16_t* w, int64_t other,
     for (int64_t k = 0; k < steps; ++k) {
         TW_LOAD_TILE(4, a + 32 * k, 2 * lda);
         TW_LOAD_TILE(6, w + 512 * k, (int64_t)64);
-        TW_MULTIPLY_TILES(4, 6, 0);
+        TW_MULTIPLY_TILES(tdpbf16ps, 4, 6, 0);
         TW_LOAD_TILE(7, w + other + 512 * k, (int64_t)64);
-        TW_MULTIPLY_TILES(4, 7, 1);
+        TW_MULTIPLY_TILES(tdpbf16ps, 4, 7, 1);
         TW_LOAD_TILE(5, a + 16 * lda + 32 * k, 2 * lda);
-        TW_MULTIPLY_TILES(5, 6, 2);
-        TW_MULTIPLY_TILES(5, 7, 3);
+        TW_MULTIPLY_TILES(tdpbf16ps, 5, 6, 2);
+        TW_MULTIPLY_TILES(tdpbf16ps, 5, 7, 3);
     }
     TW_STORE_TILE(0, c, 4 * ldc);
     TW_STORE_TILE(1, c + 16, 4 * ldc);

@@ -22,6 +22,11 @@
 #else
 #define TW_MATRIX 0
 #endif
+#if TW_MATRIX && defined(__AMX_INT8__)
+#define TW_MATRIX_OF_BYTES 1
+#else
+#define TW_MATRIX_OF_BYTES 0
+#endif
 
 typedef float tw_vf __attribute__((vector_size(TW_LANES * 4)));
 typedef uint32_t tw_vu __attribute__((vector_size(TW_LANES * 4)));

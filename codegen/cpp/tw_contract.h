@@ -32,6 +32,7 @@ struct TwContractPlan {
     int64_t kblocks, panels, chunk, x_floats;
     bool alone;      // every batch item is one thread's
     bool private_x;  // every thread has its own x
+    bool matrix = false;  // the matrix unit multiplies chunks of 16 rows or more
 
     TwContractPlan(int64_t batches, int64_t M, int64_t N, int64_t K, int64_t stats,
                    int64_t nthreads) {
@@ -86,6 +87,18 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContr
         }
         if (plan.kblocks == 0)
             for (int64_t j = 0; j < plane; ++j) sums[j] = 0;
+#if TW_MATRIX_OF_BYTES
+        if constexpr (S::IS_I8)
+            if (plan.matrix && mc >= 16) {
+                for (int64_t kb = 0; kb < plan.kblocks; ++kb)
+                    for (int64_t p = 0; p < count; ++p)
+                        tw_matrix_i8(a + (kb * mc + r0) * TW_KB, rows,
+                                     s.weight(i, b, p0 + p, kb * TW_KB),
+                                     tw_lesser(TW_KB, s.K - kb * TW_KB), sums + p * TW_PANEL, ldc,
+                                     kb ? TW_ADD : TW_SET);
+                continue;
+            }
+#endif
         // few rows: a panel from end to end, in the order of memory; many rows: a K block of the
         // panels stays in cache while all rows pass over it
         const int64_t outer = S::PACKED && blocks == 1 ? count : 1;
@@ -163,6 +176,18 @@ static void tw_contract_chunk(const S& s, const TwContractPlan& plan, int64_t b,
     *base += tiles.count;
 }
 
+// Rows of a chunk of x, in the form in which they are multiplied.
+template <class S>
+static void tw_fill_chunk(const S& s, const TwContractPlan& plan, int64_t b, int64_t m0, int64_t r0,
+                          int64_t r1, int64_t mc, typename S::X* a) {
+    s.fill(b, m0, r0, r1, mc, a, (float*)(a + plan.kblocks * mc * TW_KB));
+#if TW_MATRIX_OF_BYTES
+    if constexpr (S::IS_I8)
+        for (int64_t kb = 0; plan.matrix && mc >= 16 && kb < plan.kblocks; ++kb)
+            for (int64_t r = r0; r < r1; ++r) tw_split_bytes(a + (kb * mc + r) * TW_KB);
+#endif
+}
+
 template <class S>
 static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
                               const TwTeam* team, int64_t tid, int64_t nthreads,
@@ -174,13 +199,13 @@ static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
             s.pack(i, b, 0, s.N, 0, s.K, packed + i * s.N * tw_narrow_row(s.K));
     for (int64_t m0 = 0; m0 < s.M; m0 += plan.chunk) {
         const int64_t mc = tw_lesser(plan.chunk, s.M - m0);
-        float* stat = (float*)(a + plan.kblocks * mc * TW_KB);
         if (shared) {
             if (m0 || b) tw_barrier(team);  // the chunk before is still being read
-            s.fill(b, m0, tw_cut(mc, tid, nthreads), tw_cut(mc, tid + 1, nthreads), mc, a, stat);
+            tw_fill_chunk(s, plan, b, m0, tw_cut(mc, tid, nthreads), tw_cut(mc, tid + 1, nthreads),
+                          mc, a);
             tw_barrier(team);
         } else {
-            s.fill(b, m0, 0, mc, mc, a, stat);
+            tw_fill_chunk(s, plan, b, m0, 0, mc, mc, a);
         }
         tw_contract_chunk(s, plan, b, m0, mc, team, tid, nthreads, a, tile, packed, mine, base);
     }
@@ -188,7 +213,10 @@ static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
 
 template <class S>
 static void tw_contract(const S& s, const TwTeam* team) {
-    const TwContractPlan plan(s.batches, s.M, s.N, s.K, S::STATS, team->nthreads);
+    TwContractPlan plan(s.batches, s.M, s.N, s.K, S::STATS, team->nthreads);
+#if TW_MATRIX_OF_BYTES
+    if constexpr (S::IS_I8) plan.matrix = s.M >= 16 && tw_matrix_begin();
+#endif
     typedef typename S::X X;
     auto* tile = (typename S::Sum*)team->scratch;
     X* packed = (X*)(tile + plan.tile_floats(S::WEIGHTS));
@@ -203,6 +231,9 @@ static void tw_contract(const S& s, const TwTeam* team) {
         for (int64_t b = 0; b < s.batches; ++b)
             tw_contract_batch(s, plan, b, team, team->tid, team->nthreads, a, tile, packed, &mine,
                               &base);
+#if TW_MATRIX_OF_BYTES
+    if (plan.matrix) tw_matrix_end();
+#endif
 }
 
 // ---- grouped: every row has a matrix of its own, and the rows of one matrix are a batch item -----

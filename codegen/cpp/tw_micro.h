@@ -40,6 +40,9 @@ extern const TwMicro tw_micro_f32[TW_ROWS + 1];
 extern const TwMicro tw_micro_bf16[TW_ROWS + 1];
 extern const TwMicro tw_micro_f16[TW_ROWS + 1];
 
+// out[k][0..rows) = w[0..rows) at k < count: rows of w that lie along k, `ldw` apart, as a panel.
+void tw_pack_rows(const float* w, int64_t ldw, int64_t rows, int64_t count, float* out);
+
 // The same of panels of which only the first 16 columns are wanted.
 extern const TwMicro tw_half_f32[TW_ROWS + 1];
 
@@ -75,4 +78,22 @@ void tw_matrix_end();
 // 16 columns a step (512 elements: 16 rows of pairs), and the other 16 columns `other` elements on.
 void tw_matrix(const uint16_t* a, int64_t lda, const uint16_t* w, int64_t other, int64_t steps,
                float* c, int64_t ldc);
+
+#define TW_LOAD_TILE(tile, p, stride) \
+    asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(p), "r"(stride) : "memory")
+#define TW_STORE_TILE(tile, p, stride) \
+    asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(p), "r"(stride) : "memory")
+#define TW_CLEAR_TILE(tile) asm volatile("tilezero %%tmm" #tile ::)
+#define TW_MULTIPLY_TILES(op, a, w, c) \
+    asm volatile(#op " %%tmm" #w ", %%tmm" #a ", %%tmm" #c ::)
+#endif
+
+#if TW_MATRIX_OF_BYTES
+// Rows of TW_KB numbers of 16 bits as their low bytes, then their high bytes.
+void tw_split_bytes(int16_t* row);
+
+// tw_micro_i8 of any number of such rows on the matrix unit, which is ready: x = low + 256 * high. Up to
+// 15 rows behind them are read, and whatever they hold goes nowhere.
+void tw_matrix_i8(const int16_t* a, int64_t rows, const void* w, int64_t count, int32_t* c,
+                  int64_t ldc, int mode);
 #endif

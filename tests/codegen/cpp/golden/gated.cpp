@@ -6,6 +6,7 @@ struct gated_0_s {
     static constexpr bool PACKED = true;
     static constexpr bool NARROW = false;
     static constexpr bool IS_F32 = false;
+    static constexpr bool IS_I8 = false;
     typedef float X;
     typedef float Sum;
     int64_t batches, M, N, K;

@@ -6,6 +6,7 @@ struct scores_0_s {
     static constexpr bool PACKED = false;
     static constexpr bool NARROW = false;
     static constexpr bool IS_F32 = true;
+    static constexpr bool IS_I8 = false;
     typedef float X;
     typedef float Sum;
     int64_t batches, M, N, K;
@@ -42,13 +43,7 @@ struct scores_0_s {
         if (n1 - n0 < TW_PANEL)
             for (int64_t j = 0; j < (k1 - k0) * TW_PANEL; ++j) out[j] = 0;
         if (i == 0) {
-            for (int64_t v__n = n0; v__n < n1; ++v__n) {
-                #pragma omp simd
-                for (int64_t v__k = k0; v__k < k1; ++v__k) {
-                    const float x1 = p1[(8*v__b0*v_t + v__k + 8*v__n)];
-                    out[(v__k - k0) * TW_PANEL + v__n - n0] = x1;
-                }
-            }
+            tw_pack_rows(p1 + (8*v__b0*v_t) + n0 * 8 + k0, 8, n1 - n0, k1 - k0, out);
         }
     }
     void finish(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0, int64_t n1,
