@@ -20,6 +20,8 @@ def softmax(x, *, axis: int = -1):
     Kernels divide once a row and multiply an element, which is one rounding more: see
     docs/numerics.md.
     """
+    if not x.dtype.is_float:
+        raise TypeError(f"x is {x}: must be floats")
     normalize_axis(axis, x.rank)
     return x
 

@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto
 
 from tilewright.frontend.onnx.import_model import import_onnx
-from tilewright.ir.errors import UnsupportedOp
+from tilewright.ir.errors import ShapeError, UnsupportedOp
 
 from .onnx_single import check, reference, runtime, single
 
@@ -30,6 +30,26 @@ def test_blocks_are_added_where_they_were_cut_out(window):
     ]
     x = floats(2, 3 * 6, int(np.prod(counts)))
     check(reference, "Col2Im", [x, image, block], stored=(1, 2), **window)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "window", "problem"),
+    [
+        (
+            "Conv",
+            2,
+            {"kernel_shape": [2, 2]},
+            r"kernel_shape is \(2, 2\), the kernel f32",
+        ),
+        ("Conv", 2, {"strides": [0, 1]}, r"windows of \(3, 2\), \(0, 1\) apart"),
+        ("MaxPool", 1, {"kernel_shape": [2]}, r"windows of \(2,\) over f32\[1, 2, 5, 6\]"),
+        ("LpPool", 1, {"kernel_shape": [2, 2], "p": 0}, "the norm of p = 0"),
+    ],
+)
+def test_windows_that_do_not_fit_are_told(op, inputs, window, problem):
+    arrays = [floats(1, 2, 5, 6), floats(2, 2, 3, 2)][:inputs]
+    with pytest.raises(ShapeError, match=problem):
+        import_onnx(single(op, arrays, **window))
 
 
 @pytest.mark.parametrize("groups", [{}, {"group": 2, "offset_group": 2}, {"offset_group": 4}])
@@ -76,7 +96,7 @@ def test_counts_of_n_grams(mode, skips):
 )
 def test_what_is_refused_says_why(op, domain, reason):
     with pytest.raises(UnsupportedOp, match=rf"{op}(.|\n)*{reason}"):
-        import_onnx(single(op, [floats(3)], domain=domain, opset=22))
+        import_onnx(single(op, [floats(3)] * 5, domain=domain, opset=22))
 
 
 def test_bits_read_as_another_type_and_determinants():

@@ -31,14 +31,18 @@ def test_damaged_models_are_errors_of_ours():
         (("Softmax", ["parts"], ["y"]), "Softmax: .*input 0 is a sequence"),
         (("Hardmax", ["x"], ["y"], {"axis": 2}), "Hardmax: .*axis 2 of a value of rank 2"),
         (("Flatten", ["x"], ["y"], {"axis": 3}), "Flatten: .*axis 3 of"),
+        (("LpNormalization", ["x"], ["y"], {"p": 3}), "LpNormalization: .*p = 3"),
+        (("ReverseSequence", ["x", "n"], ["y"], {"batch_axis": 0}), "axis 0 is the batch's and"),
+        (("Softmax", ["n"], ["y"]), "softmax: .*must be floats"),
         (("SequenceLength", ["x"], ["y"]), "SequenceLength: .*input 0 is a tensor"),
         (("Shape", ["parts"], ["y"]), "Shape: .*Shape of what is no tensor"),
     ],
 )
 def test_what_an_operator_is_given_is_of_its_class(node, problem):
     nodes = [("SequenceConstruct", ["x", "x"], ["parts"]), node]
+    inputs = [("x", F, [2, 3]), ("n", TensorProto.INT64, [2])]
     with pytest.raises(ShapeError, match=problem):
-        tilewright.import_onnx(model(nodes, [("x", F, [2, 3])], [("y", F)]))
+        tilewright.import_onnx(model(nodes, inputs, [("y", F)]))
 
 
 def test_what_a_node_has_to_have_is_told_before_it_is_imported():

@@ -51,6 +51,8 @@ def _laid(
     """Strides and dilations, 1 where they are left out, and how long windows are."""
     ones = (1,) * len(kernel)
     strides, dilations = strides or ones, dilations or ones
+    if min((*kernel, *strides, *dilations), default=1) < 1:
+        raise ValueError(f"windows of {kernel}, {strides} apart, elements {dilations} apart")
     spans = [window_span(size, apart) for size, apart in zip(kernel, dilations, strict=True)]
     return strides, dilations, spans
 
@@ -65,16 +67,21 @@ def _windows(
     auto_pad: str,
     ceil_mode: int = 0,
 ) -> pool.Windows:
+    if len(kernel) != x.type.rank - 2:
+        raise ValueError(f"windows of {kernel} over {x.type}")
     strides, dilations, spans = _laid(kernel, strides, dilations)
     padding = paddings(call, x, auto_pad, pads, spans, strides)
     return pool.Windows(kernel, strides, padding, dilations, bool(ceil_mode))
 
 
-def _kernel(call: Call, x: Value, w: Value) -> Ints:
-    """The sizes of a kernel w that goes over x."""
+def _kernel(call: Call, x: Value, w: Value, given: Ints | None) -> Ints:
+    """The sizes of a kernel w that goes over x; `given` says them again."""
     if w.type.rank != x.type.rank:
         raise ValueError(f"a kernel of {w.type} over {x.type}")
-    return tuple(call.static(dim, "the size of a kernel") for dim in w.shape[2:])
+    sizes = tuple(call.static(dim, "the size of a kernel") for dim in w.shape[2:])
+    if given not in (None, sizes):
+        raise ValueError(f"kernel_shape is {given}, the kernel {w.type}")
+    return sizes
 
 
 @onnx_op("Conv")
@@ -91,7 +98,8 @@ def _conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Value:
-    windows = _windows(call, x, _kernel(call, x, w), strides, pads, dilations, auto_pad)
+    kernel = _kernel(call, x, w, kernel_shape)
+    windows = _windows(call, x, kernel, strides, pads, dilations, auto_pad)
     return convs.conv(
         call.b,
         x,
@@ -121,7 +129,7 @@ def _conv_transpose(
     strides: Ints | None = None,
 ) -> Value:
     count = x.type.rank - 2
-    strides, dilations, spans = _laid(_kernel(call, x, w), strides, dilations)
+    strides, dilations, spans = _laid(_kernel(call, x, w, kernel_shape), strides, dilations)
     more = output_padding or (0,) * count
     padding: Pairs = []
     if output_shape is None and not auto_pad.startswith("SAME"):
@@ -162,7 +170,7 @@ def _deform_conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Value:
-    kernel = _kernel(call, x, w)
+    kernel = _kernel(call, x, w, kernel_shape)
     strides, dilations, _ = _laid(kernel, strides, dilations)
     return deform_conv(
         call.b,
@@ -248,6 +256,8 @@ def _lp_pool(
     strides: Ints | None = None,
 ) -> Value:
     windows = _windows(call, x, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
+    if p < 1:
+        raise ValueError(f"the norm of p = {p}")
     return pool.lp_pool(call.b, x, windows, p)
 
 

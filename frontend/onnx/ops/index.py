@@ -99,6 +99,8 @@ def _reverse_sequence(
 ) -> Value:
     b, rank = call.b, x.type.rank
     batch, time = call.axis(batch_axis, x), call.axis(time_axis, x)
+    if batch == time:
+        raise ValueError(f"axis {batch} is the batch's and the time's")
 
     def along(v: Value, axis: int) -> Value:
         return call.reshape(v, tuple(x.shape[i] if i == axis else 1 for i in range(rank)))

@@ -131,4 +131,6 @@ def _lrn(
 
 @onnx_op("LpNormalization")
 def _lp_norm(call: Call, x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    if p not in (1, 2):
+        raise ValueError(f"the norm of p = {p}")
     return lp_normalized(call.b, x, call.axis(axis, x), p)
