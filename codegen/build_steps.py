@@ -214,7 +214,7 @@ class StepMaker:
         An output lies in its buffer of `targets`, unless it is an argument, or an output twice.
         """
         self.symbols |= graph.symbols
-        plan = make_plan(graph, target=self.target)
+        plan = make_plan(graph, target=self.target, late=self._late)
         graph = plan.graph
         names = dict(zip(graph.inputs, arguments, strict=True))
         for number, node in enumerate(graph.nodes):

@@ -15,13 +15,15 @@ class Plan:
     """`groups`: kernel -> its nodes, in the order of the graph, in which kernels run one by one.
 
     `offsets`: bytes into the arena, which has `arena_bytes`, of values that one kernel leaves for
-    another. Raises VerifyError where the groups are not the graph's nodes, each once and in order.
+    another. `late`: symbols that steps around the graph bind, where it is part of another graph.
+    Raises VerifyError where the groups are not the graph's nodes, each once and in order.
     """
 
     graph: Graph
     groups: Mapping[str, tuple[Node, ...]]
     offsets: Mapping[Value, Dim] = field(default_factory=dict)
     arena_bytes: Dim = 0
+    late: frozenset[str] = frozenset()
 
     def __post_init__(self):
         in_order = [node for nodes in self.groups.values() for node in nodes]
@@ -41,7 +43,7 @@ class Plan:
 
     def is_late(self, value: Value) -> bool:
         """Whether the size of `value` is known only while the program runs: it has no offset."""
-        late = self.graph.late_symbols
+        late = self.late | self.graph.late_symbols
         return bool(late) and not late.isdisjoint(value.type.symbols)
 
     def results_of(self, name: str) -> list[Value]:

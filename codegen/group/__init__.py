@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ...ir import switches
@@ -18,17 +19,22 @@ log = logging.getLogger("tilewright.codegen")
 
 
 def make_plan(
-    graph: Graph, report: Report | None = None, *, target: Target = TARGETS["cpu"]
+    graph: Graph,
+    report: Report | None = None,
+    *,
+    target: Target = TARGETS["cpu"],
+    late: frozenset[str] = frozenset(),
 ) -> Plan:
     """The plan of a graph on `target`: groups, each one kernel, and the memory between them.
 
     `report` is given what each of the two steps did: groups that joined and that did not, and why.
+    `late` as in Plan.
     """
     report = Report() if report is None else report
     grouped = _reported(report, "partition", lambda g, found: partition(g, found, target), graph)
     if int(switches.get("check")):
         verify(grouped.graph)
-    return _reported(report, "plan-memory", plan_memory, grouped)
+    return _reported(report, "plan-memory", plan_memory, replace(grouped, late=late))
 
 
 def _reported(
