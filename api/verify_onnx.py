@@ -67,7 +67,10 @@ def verify_onnx(
             if tolerance is None and not all(r.is_right for r in results):
                 graph, weights, arguments = _reference(compiled, given, shapes)
                 may = expected(graph, arguments, weights)
-                results = tuple(map(_within_rounding, results, may, named))
+                results = tuple(
+                    _within_rounding(result, one, {"the program": ours, reference: other})
+                    for result, one, (_, ours, other) in zip(results, may, named)
+                )
             cases.append(Case(what, results))
             if wrong is None and not all(r.is_right for r in results):
                 wrong = given
@@ -87,12 +90,14 @@ def _result(name: str, ours: Any, theirs: Any, bound: float) -> Difference:
     return Difference(name, difference(a, b), bound if is_float else 0.0)
 
 
-def _within_rounding(result: Difference, may: Expected, arrays: tuple[str, Any, Any]) -> Difference:
+def _within_rounding(result: Difference, may: Expected, made: Mapping[str, Any]) -> Difference:
     """A result that differs, as a multiple of what rounding may do: that of the farther runtime."""
     if result.is_right:
         return result
-    error = max(may.excess(np.asarray(array)) for array in arrays[1:])
-    return Difference(f"{result.name}, in multiples of what rounding may do", error, 1.0)
+    errors = {name: may.excess(np.asarray(array)) for name, array in made.items()}
+    farther = max(errors, key=lambda name: errors[name])
+    what = f"{result.name} of {farther}, in multiples of what rounding may do"
+    return Difference(what, errors[farther], 1.0)
 
 
 def _reference(compiled: Any, arrays: Arrays, shapes: Any) -> tuple[Graph, LazyArrays, Arrays]:

@@ -68,11 +68,7 @@ def capture_onnx_lm(
     file = checked_model(found.model)
     roles = read_roles(file, found)
     progress("capture", 0, 1)
-    shapes = {
-        name: (*[1] * (len(shape or ()) - 1), NUM_TOKENS)
-        for name, shape in declared_shapes(file).items()
-        if name in roles.inputs and roles.inputs[name] not in SETTINGS
-    }
+    shapes = over_tokens(file, roles, NUM_TOKENS)
     imported = import_onnx(file, shapes=shapes, values=settings(file, roles), name="causal_lm")
     progress("capture", 1, 1)
     graph = _of_tokens(imported, roles, str(found.model))
@@ -136,6 +132,16 @@ def settings(file: ModelFile, roles: Roles) -> dict[str, np.ndarray]:
     return values
 
 
+def over_tokens(file: ModelFile, roles: Roles, tokens: Any) -> dict[str, tuple[Any, ...]]:
+    """The shapes of the inputs over tokens of one sequence, which lie along the last axis."""
+    declared = declared_shapes(file)
+    return {
+        name: (*(d if isinstance(d, int) else 1 for d in (declared[name] or ())[:-1]), tokens)
+        for name, role in roles.inputs.items()
+        if role not in SETTINGS
+    }
+
+
 def logits_elsewhere(
     found: OnnxFolder, stored: DType
 ) -> tuple[str, Callable[[Sequence[int]], np.ndarray]]:
@@ -144,20 +150,17 @@ def logits_elsewhere(
     Matrices are those of the model, rounded to `stored`.
     """
     file = checked_model(found.model)
-    roles, declared = read_roles(file, found), declared_shapes(file)
-    fixed = settings(file, roles)
+    roles = read_roles(file, found)
     name, run = run_elsewhere(str(found.model), stored)
     at = [output.name for output in file.proto.graph.output].index(roles.logits)
 
     def logits_of(tokens: Sequence[int]) -> np.ndarray:
-        given = dict(fixed)
-        for name, role in roles.inputs.items():
-            if role not in SETTINGS:
-                number = OVER_TOKENS.get(role)
-                row = tokens if role == INPUT_IDS else np.arange(len(tokens))
-                row = np.array(row if number is None else [number] * len(tokens))
-                shape = [1] * (len(declared[name] or ()) - 1) + [len(tokens)]
-                given[name] = row.reshape(shape).astype(_dtype(file, name))
+        given = settings(file, roles)
+        for name, shape in over_tokens(file, roles, len(tokens)).items():
+            number = OVER_TOKENS.get(roles.inputs[name])
+            row = tokens if roles.inputs[name] == INPUT_IDS else np.arange(len(tokens))
+            filled = np.broadcast_to(row if number is None else number, shape)
+            given[name] = filled.astype(_dtype(file, name))
         return np.asarray(run(given)[at])[0].astype(np.float32)
 
     return name, logits_of
@@ -195,8 +198,8 @@ def _of_tokens(imported: ImportedOnnx, roles: Roles, where: str) -> Graph:
             if (number := OVER_TOKENS.get(role)) is not None:
                 b[value] = b.full(value=number, shape=value.shape, dtype=value.dtype)
             else:
-                given = b.reshape(ids if role == INPUT_IDS else positions, shape=value.shape)
-                b[value] = b.cast(given, dtype=value.dtype)
+                row = b.reshape(ids if role == INPUT_IDS else positions, shape=(t,))
+                b[value] = b.cast(b.broadcast_to(row, shape=value.shape), dtype=value.dtype)
     for node in graph.nodes:
         b.copy(node)
     after = b.finish()

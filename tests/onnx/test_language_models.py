@@ -114,18 +114,24 @@ def small(attention, *, inputs=(), outputs=(), logits=("batch", "sequence", VOCA
         "head": rng.standard_normal((16, VOCAB)),
     }  # fmt: skip
     stored = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()]
-    numbers = {"one": 1, "axis": [1]}
+    numbers = {"zero": 0, "one": 1, "axis": [1]}
     stored += [numpy_helper.from_array(np.array(v, np.int64), n) for n, v in numbers.items()]
     y = attention(op, op("Gather", "table", "input_ids"))
     nodes.append(helper.make_node("MatMul", [y, "head"], ["logits"]))
     kinds = TensorProto.INT64, TensorProto.FLOAT
     info = helper.make_tensor_value_info
+
+    def kind_of(name):
+        if name == "use_cache_branch":
+            return TensorProto.BOOL
+        return kinds["past" in name or "embeds" in name]
+
     graph = helper.make_graph(
         nodes,
         "small",
         [
             info("input_ids", kinds[0], ["batch", "sequence"]),
-            *(info(n, kinds[len(s) > 2], list(s)) for n, s in dict(inputs).items()),
+            *(info(n, kind_of(n), list(s)) for n, s in dict(inputs).items()),
         ],
         [info("logits", kinds[1], list(logits)), *(info(n, kinds[1], None) for n in outputs)],
         stored,
@@ -158,25 +164,49 @@ def without_past(op, x):
     return op("Attention", q, k, v, q_num_heads=2, kv_num_heads=2, is_causal=1)
 
 
+def merged(op, x):
+    """One file for the first call and for later ones; positions of text in three axes."""
+    places = op("Gather", "position_ids", "zero", axis=0)
+    x = op("Add", x, op("Gather", "places", places))
+    made = []
+
+    def branch(name):
+        def inner(kind, *operands, outputs=1, **attributes):
+            names = [f"{name}_{kind}_{i}" for i in range(outputs)]
+            made.append(helper.make_node(kind, operands, names, **attributes))
+            return names if outputs > 1 else names[0]
+
+        y = without_past(inner, x) if name == "first" else inner("Neg", x)
+        info = helper.make_tensor_value_info(y, TensorProto.FLOAT, None)
+        nodes = [made.pop(0) for _ in range(len(made))]
+        return helper.make_graph(nodes, name, [], [info])
+
+    flag = op("Squeeze", "use_cache_branch")
+    return op("If", flag, then_branch=branch("later"), else_branch=branch("first"))
+
+
 @pytest.mark.parametrize(
-    ("attention", "options"),
+    ("attention", "inputs"),
     [
-        (by_mask, {"inputs": MASK | STACKED}),
+        (by_mask, MASK | STACKED),
         (without_past, {}),
+        (merged, {"position_ids": (3, "batch", "sequence"), "use_cache_branch": (1,)}),
     ],
 )
-def test_other_layouts_become_a_model_over_pages(tmp_path, attention, options):
+def test_other_layouts_become_a_model_over_pages(tmp_path, attention, inputs):
     """Captured, the logits of onnxruntime; after the passes, each attention is over pages."""
     import onnxruntime
 
     path = with_tokenizer(tmp_path) / "x.onnx"
-    onnx.save(small(attention, **options), path)
+    onnx.save(small(attention, inputs=inputs), path)
     captured = capture_onnx_lm(find_onnx(tmp_path))
     ids, places = np.array([PROMPTS[1]]), np.arange(6)[None]
-    given = {"input_ids": ids, "attention_mask": np.ones((1, 6), np.int64)}
-    given["past_0"] = np.zeros((2, 1, 2, 0, 8), np.float32)
+    given = {
+        "input_ids": ids, "attention_mask": np.ones((1, 6), np.int64), "position_ids": [places] * 3,
+        "past_0": np.zeros((2, 1, 2, 0, 8), np.float32), "use_cache_branch": np.array([False]),
+    }  # fmt: skip
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    given = {value.name: given[value.name] for value in session.get_inputs()}
+    given = {value.name: np.array(given[value.name]) for value in session.get_inputs()}
     (theirs,) = session.run(["logits"], given)
     arguments = {"input_ids": ids, "position_ids": places}
     (ours,), _ = evaluate(captured.graph, arguments, captured.weights)
