@@ -1,13 +1,13 @@
 """Scores to which each key adds a number of its own: the number becomes an element of the key."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ..ir.builder import Rebuilder
 from ..ir.dim import symbols_of
 from ..ir.graph import Graph, Node, Value
-from ..ir.index_map import Index
+from ..ir.index_map import Index, Read
 from ..ir.indexing import broadcast_index
 from . import findings
 from .manager import Pass
@@ -38,12 +38,12 @@ def _carried(
         return None
     if not isinstance(read_scores(graph, node), str):
         return None
-    finder = _Finder(graph, node)
     mask = node.operands[3]
-    found = finder.bias(mask, broadcast_index((*(0,) * (mask.type.rank - 3), H, I, J), mask.type))
+    at = broadcast_index((*(0,) * (mask.type.rank - 3), H, I, J), mask.type)
+    found = _Finder(graph, node).bias(mask, at)
     if found is None:
         return None
-    bias, (head, key) = found
+    bias, head, key = found.value, found.head, found.key
     perm = [i for i in range(bias.type.rank) if i not in (head, key)]
     perm += [i for i in (head, key) if i is not None]
     x = b.transpose(b[bias], perm=tuple(perm))
@@ -51,10 +51,24 @@ def _carried(
     x = b.reshape(x, shape=(*(1,) * (k.type.rank - 3), heads, bias.shape[key], 1))
     x = b.broadcast_to(b.cast(x, dtype=k.dtype), shape=(*k.shape[:-1], 1))
     one = b.full(value=1 / node.attrs["scale"], shape=(*q.shape[:-1], 1), dtype=q.dtype)
-    without = _replaced(b, mask, bias, b.full(value=0.0, shape=bias.shape, dtype=bias.dtype))
+    zero = b.full(value=0.0, shape=bias.shape, dtype=bias.dtype)
+    without = _replaced(b, mask, found.path, zero)
     findings.current().fire("key_bias")
     carrying = [b.concat(q, one, axis=-1), b.concat(k, x, axis=-1)]
     return b.node(node.op, [*carrying, v, without, *others[1:]], node.attrs).results
+
+
+@dataclass(frozen=True)
+class _Bias:
+    """A value with its axis of heads, where it has one, and that of keys.
+
+    `path`: by which operands of the nodes from the mask on it is reached.
+    """
+
+    value: Value
+    head: int | None
+    key: int
+    path: tuple[int, ...] = ()
 
 
 class _Finder(MaskReader):
@@ -66,25 +80,33 @@ class _Finder(MaskReader):
         self.facts.declare("_h", q.shape[-3])
         self.heads, self.groups = q.shape[-3], k.shape[-3]
 
-    def bias(self, value: Value, index: Index) -> tuple[Value, tuple[int | None, int]] | None:
-        """The bias, its axis of heads where it has one, and that of keys."""
-        if "_i" not in {name for at in index for name in symbols_of(at)}:
+    def bias(self, value: Value, index: Index) -> _Bias | None:
+        """What is added at this place of a mask to scores of keys that are seen."""
+        if not any("_i" in symbols_of(at) for at in index):
             return self.axes(value, index)
         node = value.node
         if node is None:
             return None
-        inner = self.through(node, index)
-        if inner is not None:
-            return self.bias(*inner)
-        terms = node.operands if node.op.name == "add" else ()
-        if node.op.name == "where":
-            terms = [v for v in node.operands[1:] if not is_large_negative(v)]
-        for term in terms:
-            if (found := self.bias(term, broadcast_index(index, term.type))) is not None:
-                return found
-        return None
+        mapped = self.mapped(node, index)
+        if isinstance(mapped, Read):
+            return self.below(node, mapped.operand, mapped.index)
+        # of a choice the other side hides the key
+        hides = [is_large_negative(v) for v in node.operands[1:]]
+        if node.op.name == "add":
+            terms = (0, 1)
+        elif node.op.name == "where" and True in hides:
+            terms = (1 + hides.index(False),) if False in hides else ()
+        else:
+            return None
+        shapes = {i: broadcast_index(index, node.operands[i].type) for i in terms}
+        found = (self.below(node, i, at) for i, at in shapes.items())
+        return next((bias for bias in found if bias is not None), None)
 
-    def axes(self, value: Value, index: Index) -> tuple[Value, tuple[int | None, int]] | None:
+    def below(self, node: Node, operand: int, index: Index) -> _Bias | None:
+        found = self.bias(node.operands[operand], index)
+        return None if found is None else replace(found, path=(operand, *found.path))
+
+    def axes(self, value: Value, index: Index) -> _Bias | None:
         if not value.dtype.is_float or J not in index:
             return None
         head = None
@@ -93,17 +115,15 @@ class _Finder(MaskReader):
                 head = axis
             elif at != J and value.shape[axis] != 1:
                 return None
-        return value, (head, index.index(J))
+        return _Bias(value, head, index.index(J))
 
 
-def _replaced(b: Rebuilder, value: Value, old: Value, new: Value) -> Value:
-    """`value` as it would be with another value in place of `old`."""
-    if value is old:
+def _replaced(b: Rebuilder, value: Value, path: tuple[int, ...], new: Value) -> Value:
+    """`value` with another in place of what lies at the end of the path."""
+    if not path:
         return new
-    if value.node is None:
-        return b[value]
-    operands = [_replaced(b, v, old, new) for v in value.node.operands]
-    if all(x is b[v] for x, v in zip(operands, value.node.operands)):
-        return b[value]
-    results = b.node(value.node.op, operands, value.node.attrs).results
-    return results[value.node.results.index(value)]
+    node = value.node
+    assert node is not None, "the path goes through nodes"
+    operands = [b[v] for v in node.operands]
+    operands[path[0]] = _replaced(b, node.operands[path[0]], path[1:], new)
+    return b.node(node.op, operands, node.attrs).results[node.results.index(value)]
