@@ -4,6 +4,9 @@ A step has to read the experts that its token chooses and all other weights but 
 of 1 GiB by as many threads take turns with the steps. Random bf16 weights; prints a row a shape.
 
     python benchmarks/cpu_experts.py --out benchmarks/results/cpu_experts.json
+
+On a machine that does other work give it one core (`taskset -c 0`): processor time counts then, for
+both, which waiting for the core does not change.
 """
 
 import argparse
@@ -68,13 +71,14 @@ def measure(model: Qwen3MoeForCausalLM, tokens: int, rounds: int, threads: int) 
     """Seconds a step and bandwidth, in turn."""
     llm = tilewright.LLM(model, dtype="bfloat16", target="cpu", use_cache=False, max_model_len=256)
     options = tilewright.SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-    read = make_reader(threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    read = make_reader(threads, clock)
 
     def decode_tokens() -> float:
         """Seconds a step: a prompt of one token is a step like all that follow."""
-        start = time.perf_counter()
+        start = clock()
         llm.generate({"prompt_token_ids": [3]}, options)
-        return (time.perf_counter() - start) / tokens
+        return (clock() - start) / tokens
 
     decode_tokens()
     needed, found = bytes_of_a_step(model), []

@@ -14,6 +14,7 @@ from .manager import Pass
 from .masks import I, J, MaskReader, is_large_negative
 from .positions import H, read_scores
 from .rewrite import replace_nodes
+from .token_axis import ATTENTION
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class CarryKeyBiases(Pass):
     name = "carry-key-biases"
 
     def run(self, graph: Graph) -> Graph:
+        if not any(node.op is ATTENTION and len(node.operands) > 3 for node in graph.nodes):
+            return graph
         return replace_nodes(graph, partial(_carried, graph), ("attention",))
 
 
