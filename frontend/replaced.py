@@ -62,9 +62,10 @@ _REPLACED: dict[Any, Any] = {
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     F.scaled_dot_product_attention: _attention,
-    F.linear_cross_entropy: _linear_cross_entropy,
     **RECURRENT,
     **dict.fromkeys(
         (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward), _gradients
     ),
 }
+if hasattr(F, "linear_cross_entropy"):  # torch 2.13 has it, 2.11 does not
+    _REPLACED[F.linear_cross_entropy] = _linear_cross_entropy
