@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from ..ir.errors import DimError, OptionError, ShapeError, TilewrightError, UnsupportedModel
 from ..ir.fork_lock import ForkLock
@@ -161,6 +162,7 @@ class CallableModule:
         executable = variant.executable
         assert executable is not None, "a call opens the device first"
         variant.used = next(self._ticks)
+        check_apart(inputs, [name for name, _ in variant.signature.written])
         arrays = [without_history(inputs[name]) for name in variant.program.inputs]
         if variant.program.states:
             with self._lock:
@@ -193,6 +195,33 @@ def torch_of(values: Iterable[Any]) -> Any:
 def without_history(array: Any) -> Any:
     """A tensor without its history, which the check of inputs has found to be of no interest."""
     return array.detach() if getattr(array, "requires_grad", False) else array
+
+
+def check_apart(inputs: Mapping[str, Any], written: Sequence[str]) -> None:
+    """UnsupportedModel where an input that the module writes into shares its memory with another.
+
+    In eager the other would change with it.
+    """
+    extents = {name: _extent(value) for name, value in inputs.items()} if written else {}
+    for name in written:
+        start, stop = extents[name]
+        for other, (first, last) in extents.items():
+            if other != name and first < stop and start < last:
+                raise UnsupportedModel(
+                    "the module writes into an argument that shares its memory with another",
+                    facts=f"{name} and {other} overlap",
+                    fix="pass a copy of one of them",
+                )
+
+
+def _extent(array: Any) -> tuple[int, int]:
+    """From which address to which an array lies; nowhere, where it has no elements."""
+    if isinstance(array, np.ndarray):
+        return byte_bounds(array) if array.size else (0, 0)
+    if torch_of([array]) is None or not array.numel():
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(array.shape, array.stride()))
+    return array.data_ptr(), array.data_ptr() + (last + 1) * array.element_size()
 
 
 def write_back(argument: Any, output: Array) -> None:

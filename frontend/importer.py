@@ -153,7 +153,7 @@ class Call:
 
     def reads(self, index: int) -> bool:
         """Whether anything uses this one of the results."""
-        return any(user.args[1] == index for user in self.node.users)
+        return any(user.args[1] == index and user.users for user in self.node.users)
 
     def static(self, dim: Dim, what: str) -> int:
         """A dim that must be a number here."""
@@ -295,14 +295,18 @@ class Importer:
             raise reason
 
     def _require_sizes(self, node: fx.Node) -> None:
-        """Refuse numbers of data that may be negative where an operation takes sizes."""
+        """Refuse numbers of data that may be negative where an operation takes sizes.
+
+        An index may be: it counts from the end.
+        """
         sizes = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.SymInt)]
         if not sizes or not isinstance(node.target, torch._ops.OpOverload):
             return
         arguments = node.target._schema.arguments
         given = dict(zip((a.name for a in arguments), node.args)) | node.kwargs
         for argument in arguments:
-            if any(kind in str(argument.type) for kind in ("number", "Tensor")):
+            is_number = any(kind in str(argument.type) for kind in ("number", "Tensor"))
+            if is_number or argument.name == "index":
                 continue
             for n in pytree.tree_leaves(given.get(argument.name)):
                 if n in sizes:

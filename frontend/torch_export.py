@@ -216,7 +216,7 @@ class _ProgramImport:
         self, builder: Builder, table: SymbolTable, placeholders: list[torch.fx.Node]
     ) -> tuple[dict[torch.fx.Node, Any], list[Tree]]:
         signature = self.program.graph_signature
-        mutated = set(signature.buffers_to_mutate.values())
+        mutated = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
         seen: dict[Any, Value] = {}  # storage -> value: tied weights are one weight
         env: dict[torch.fx.Node, Any] = {}
         arguments: list[Tree] = []
@@ -302,7 +302,7 @@ class _ProgramImport:
         written: list[tuple[str, int]] = []
         specs = self.program.graph_signature.output_specs
         for result, spec in zip(results, specs, strict=True):
-            if spec.kind is OutputKind.BUFFER_MUTATION:
+            if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
                 name = str(spec.target).removeprefix(self.strip).lstrip(".")
                 builder.updates[name] = result
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from ..ir.errors import UnsupportedModel
 from ..ir.signature import Tree
 from .containers import Results
 from .decompose import decompositions
@@ -94,7 +95,14 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
     """
     _alias_what_dropout_returns(program)
     with tracing(), explained():
-        return program.run_decompositions(lacking())
+        try:
+            return program.run_decompositions(lacking())
+        except AssertionError as error:
+            raise UnsupportedModel(
+                "torch cannot make the exported program free of writes in place",
+                facts=f"{type(error).__name__}: {error}"[:300],
+                fix="see that no two buffers or parameters that it writes into share their memory",
+            ) from error
 
 
 def lacking() -> dict[Any, Any]:

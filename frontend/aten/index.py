@@ -21,7 +21,8 @@ def _embedding(call: Call, weight: Value, indices: Value, *_: Any, **__: Any) ->
 
 @handles("index_select.default", of_numbers=True, may_fail=True)
 def _index_select(call: Call, x: Value, dim: int, index: Value) -> Value:
-    return call.b.gather(x, index, axis=dim % x.type.rank)
+    # an index without axes names a slice of one
+    return call.b.gather(x, call.reshape(index, (index.type.numel,)), axis=dim % x.type.rank)
 
 
 @handles("gather.default", of_numbers=True, may_fail=True)

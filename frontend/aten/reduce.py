@@ -78,7 +78,7 @@ def _quantifier(op: str) -> Any:
     def quantify(call: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
         if x.dtype != types.bool_:
             x = call.b.ne(x, call.value(0, x.dtype))
-        return fold(call, op, x, dim, keepdim)
+        return call.value(fold(call, op, x, dim, keepdim), call.dtype)  # of uint8 torch gives that
 
     return quantify
 

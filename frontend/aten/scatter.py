@@ -1,6 +1,7 @@
 """Operations in which a tensor of indices decides what is written."""
 
 from functools import partial
+from typing import Any
 
 from ...ir import types
 from ...ir.graph import Value
@@ -202,7 +203,7 @@ def _put_flat(call: Call, x: Value, index: Value, source: Value, accumulate: boo
 _BAGS = ("sum", "mean", "amax")  # by torch's numbers
 
 
-@handles("_embedding_bag.default", "_embedding_bag_forward_only.default", may_fail=True)
+@handles("embedding_bag.default", "embedding_bag.padding_idx", may_fail=True)
 def _embedding_bag(
     call: Call,
     weight: Value,
@@ -213,7 +214,7 @@ def _embedding_bag(
     sparse: bool = False,
     per_sample_weights: Value | None = None,
     include_last_offset: bool = False,
-    padding_idx: int = -1,
+    padding_idx: int | None = None,
 ) -> tuple[Value, None, None, None]:
     """The rows that indices [N] name, each bag's put together; a bag begins at its offset.
 
@@ -227,7 +228,8 @@ def _embedding_bag(
     starts = b.scatter(starts, offsets, ones, axis=0, combine="add")
     bag = b.sub(b.cumsum(part(b, starts, 0, 0, count), axis=0), one)
     bags = offsets.shape[0] - int(include_last_offset)
-    if padding_idx >= 0:  # into a bag of their own, as what lies behind the last offset
+    if padding_idx is not None:  # into a bag of their own, as what lies behind the last offset
+        padding_idx = padding_idx if padding_idx >= 0 else weight.shape[0] + padding_idx
         is_padding = b.eq(indices, call.value(padding_idx, indices.dtype))
         bag = b.where(is_padding, call.value(bags, types.i64), bag)
     wide = types.f64 if weight.dtype == types.f64 else types.f32
@@ -237,6 +239,11 @@ def _embedding_bag(
     empty = call.broadcast(call.value(0.0, wide), (bags + 1, weight.shape[1]))
     found = _reduced(call, empty, bag, rows, 0, _BAGS[mode], include_self=False)
     return call.value(part(b, found, 0, 0, bags), weight.dtype), None, None, None
+
+
+@handles("_embedding_bag.default", "_embedding_bag_forward_only.default", may_fail=True)
+def _embedding_bag_inside(call: Call, *args: Any) -> tuple[Value, None, None, None]:
+    return _embedding_bag(call, *(args[:8] if args[8:] == (-1,) else args))  # -1: no padding
 
 
 @handles("histc.default")

@@ -134,9 +134,12 @@ def _narrow(call: Call, x: Value, dim: int, start: Dim, length: Dim) -> Value:
     return part(call.b, x, axis, first, first + length)
 
 
-@handles("select.int", "select_copy.int")
-def _select(call: Call, x: Value, dim: int, index: Dim) -> Value:
+@handles("select.int", "select_copy.int", may_fail=True)
+def _select(call: Call, x: Value, dim: int, index: Dim | Value) -> Value:
     axis = dim % x.type.rank
+    if isinstance(index, Value):
+        place = call.b.check_index(index, size=x.shape[axis], wraps=True)
+        return call.b.gather(x, place, axis=axis)
     if isinstance(index, int) and index < 0:
         index = x.shape[axis] + index
     return call.reshape(part(call.b, x, axis, index, index + 1), call.shape)
@@ -159,7 +162,8 @@ def _split_sizes(call: Call, x: Value, _sizes: Any, dim: int = 0) -> list[Value]
 def _split(call: Call, x: Value, width: Dim, dim: int = 0) -> list[Value]:
     axis = dim % x.type.rank
     size, count = x.shape[axis], len(call.expected)
-    if not call.facts.proved_eq(ceildiv(size, width), count):
+    parts = 1 if size == 0 else ceildiv(size, width)
+    if not call.facts.proved_eq(parts, count):
         raise Refused(f"an axis of {size} in parts of {width}: how many depends on the size")
     return _split_sizes(call, x, width, dim)
 
@@ -329,12 +333,15 @@ def interleaved(call: Call, x: Value, source: Value, axis: int, first: Dim, step
     return part(call.b, spliced(call, wide, flat, axis, first, stop), axis, 0, size)
 
 
-@handles("select_scatter.default")
-def _select_scatter(call: Call, x: Value, source: Value, dim: int, index: Dim) -> Value:
+@handles("select_scatter.default", may_fail=True)
+def _select_scatter(call: Call, x: Value, source: Value, dim: int, index: Dim | Value) -> Value:
     axis = dim % x.type.rank
+    row = call.reshape(source, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    if isinstance(index, Value):
+        place = call.b.check_index(index, size=x.shape[axis], wraps=True)
+        return call.b.scatter(x, call.reshape(place, (1,)), row, axis=axis)
     if isinstance(index, int) and index < 0:
         index = x.shape[axis] + index
-    row = call.reshape(source, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     return spliced(call, x, row, axis, index, index + 1)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...ir.builder import Builder
 from ...ir.graph import Value
-from ...ir.types import f64
+from ...ir.types import f32, f64
 from . import bessel
 from .formula import Term, computed
 from .scan import repeated
@@ -167,7 +167,7 @@ def zeta(b: Builder, s: Value, q: Value) -> Value:
 def polygamma(b: Builder, order: int, x: Value) -> Value:
     """The derivative of digamma of this order, 0 being digamma itself."""
     if order < 2:
-        return computed(b, trigamma, (x,), x.dtype) if order else special(b, "digamma", x)
+        return computed(b, trigamma, (x,), f32) if order else special(b, "digamma", x)
     factor = math.factorial(order) * (1.0 if order % 2 else -1.0)
     s = Term(b, b.constant(order + 1.0, f64), f64)
     return computed(b, lambda x: factor * _zeta(b, s, x), (x,), f64)

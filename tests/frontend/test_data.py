@@ -46,6 +46,15 @@ def test_arithmetic_with_numbers_of_data():
     compare(fractions, *((x, torch.tensor(n)) for n in (-5.25, 0.5)))
 
 
+def test_an_index_that_is_read_from_a_tensor():
+    def pick(x, i):
+        n = i.item()
+        return x[i], x[:, i, None], x.select(1, n), x.select_scatter(x[0], 0, n)
+
+    x = torch.arange(9.0).view(3, 3)
+    compare(pick, *((x, torch.tensor(i)) for i in (2, 0, -3)))
+
+
 @pytest.mark.parametrize("cut", [lambda x, n: x[: n.item()], lambda x, n: x.roll(n.item())])
 def test_a_number_of_data_that_may_be_no_size(cut):
     with pytest.raises(DimError, match=r"negative, and is used as a size(.|\n)*_check\(n >= 0\)"):

@@ -117,7 +117,7 @@ CASES = {
     "bags": (
         lambda x, i, o: tuple(
             F.embedding_bag(i, x, o, mode=mode, padding_idx=p, include_last_offset=last)
-            for mode in ("sum", "mean", "max") for p in (None, 3) for last in (True, False)
+            for mode in ("sum", "mean", "max") for p in (None, 3, -1) for last in (True, False)
         ),
         torch.arange(40.0).view(10, 4) - 9, NUMBERS, torch.tensor([0, 2, 2, 7, 8]),
     ),
@@ -142,6 +142,9 @@ CASES = {
         NUMBERS.view(1, 2, 4) - 5,
     ),
     "bounds_of_integers": (lambda x: (F.hardtanh(x, -1.7, 5.5), F.relu6(x)), NUMBERS - 2),
+    "bytes_as_truths": (lambda x: (x.any(), x.all(1), x.any(0, keepdim=True)), MASK.byte() * 3),
+    "parts_of_nothing": (lambda x: (x.split(3), x.split(2, 1)), torch.zeros(0, 3)),
+    "slice_of_one": (lambda x, i: (x.index_select(0, i), x.index_select(1, i)), MASK, NUMBERS[2]),
     "bools_as_numbers": (lambda m: (m.square(), m + m, m * 2), MASK),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ from torch import nn
 from torch.export import Dim
 
 import tilewright
+from tilewright.ir.errors import UnsupportedModel
 
 
 class Encoder(nn.Module):
@@ -123,6 +124,41 @@ def test_a_buffer_that_is_written_keeps_its_value_between_calls():
     torch.testing.assert_close(same, x)
     torch.testing.assert_close(again, x)
     torch.testing.assert_close(module.total, torch.zeros(4))  # the module itself is untouched
+
+
+def test_what_is_written_may_be_a_parameter_and_shares_no_memory():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, x, y):
+            self.scale.add_(1)
+            x.mul_(2)
+            return x * self.scale + y
+
+    compiled = tilewright.compile(Writes(), target="cpu")
+    x = torch.ones(8)
+    for count in (2, 3):
+        got = compiled(x[:3], x[3:6])
+        torch.testing.assert_close(got, torch.full((3,), 2.0 ** (count - 1) * count + 1))
+    for y in (x[:3], x[2:5], x.numpy()[1:4]):
+        with pytest.raises(UnsupportedModel, match=r"shares its memory(.|\n)*x and y overlap"):
+            compiled(x[:3], y)
+    assert x.tolist() == [4, 4, 4, 1, 1, 1, 1, 1]
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.ones(2, 3))
+            self.register_buffer("row", self.total[0])
+
+        def forward(self, x):
+            self.total.add_(x)
+            return self.row * 1
+
+    with pytest.raises(UnsupportedModel, match="share their memory"):
+        tilewright.compile(Twice(), (torch.ones(3),), target="cpu")
 
 
 def test_buffers_that_change_places():
