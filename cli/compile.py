@@ -31,6 +31,12 @@ def compile_model(
     kv_cache_dtype: options.KVCacheDType = "auto",
     inputs: options.Inputs = None,
     dims: options.Dims = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse operations without a kernel: else PyTorch computes them."
+        ),
+    ] = False,
     trust: options.Trust = False,
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace an artifact that is there.")
@@ -59,7 +65,7 @@ def compile_model(
     if is_named(model):
         if kv_cache_dtype != "auto":
             raise OptionError("--kv-cache-dtype is for language models", fix="leave it out")
-        _save_module(output, model, inputs or [], dims or [], dtype, target, trust)
+        _save_module(output, model, inputs or [], dims or [], dtype, target, strict, trust)
         was_cached = False
     elif inputs or dims:
         raise OptionError(
@@ -77,19 +83,28 @@ def compile_model(
     if as_json:
         print_json(figures)
     elif not quiet:
+        calls = figures["fallback_ops"]
         print(
             f"{output}: {figures['target']}, {figures['distinct_kernels']} kernels, "
-            f"{human_bytes(figures['weight_bytes'])} of weights, in {figures['seconds']:.1f} s"
+            + f"{calls} calls of PyTorch, " * bool(calls)
+            + f"{human_bytes(figures['weight_bytes'])} of weights, in {figures['seconds']:.1f} s"
         )
 
 
 def _save_module(
-    output: Path, model: str, inputs: list, dims: list, dtype: str, target: str, trust: bool
+    output: Path,
+    model: str,
+    inputs: list,
+    dims: list,
+    dtype: str,
+    target: str,
+    strict: bool,
+    trust: bool,
 ) -> None:
     from .named_module import compile_named, options_of
 
-    how = options_of(dtype)
-    with compile_named(model, inputs, dims, target=target, options=how, trust=trust) as compiled:
+    how = {"target": target, "strict": strict, "options": options_of(dtype)}
+    with compile_named(model, inputs, dims, trust=trust, **how) as compiled:
         compiled.save(output)
 
 

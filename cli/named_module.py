@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,21 +48,21 @@ def compile_named(
     dims: Sequence[str],
     *,
     target: str,
+    strict: bool,
     options: Mapping[str, Any],
     trust: bool,
 ) -> "CompiledModule | CompiledOnnx":
     """The module compiled for inputs as they are described, or as it says itself."""
-    from ..api.compile_model import compile
+    from ..api import compile_model
 
+    compile = partial(compile_model.compile, target=target, strict=strict, options=options)
     if text.endswith(".onnx"):
-        shapes = shapes_of_inputs(inputs, dims, text)
-        return compile(text, dynamic_shapes=shapes, target=target, options=options)
+        return compile(text, dynamic_shapes=shapes_of_inputs(inputs, dims, text))
     named = load_named(text, inputs, dims, trust=trust)
     if text.endswith(".pt2"):
-        return compile(named.module, target=target, options=options)
+        return compile(named.module)
     with _code_of("the module does not compute for these inputs", text, "pass what it takes"):
-        shapes = named.dynamic_shapes
-        compiled = compile(named.module, dynamic_shapes=shapes, target=target, options=options)
+        compiled = compile(named.module, dynamic_shapes=named.dynamic_shapes)
         compiled.specialize(named.args, named.kwargs)
     return compiled
 

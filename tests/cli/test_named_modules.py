@@ -1,6 +1,7 @@
 """`tilewright compile package.module:name` and `inspect` of what it wrote."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -29,6 +30,10 @@ class Net(torch.nn.Module):
 class Branch(torch.nn.Module):
     def forward(self, x):
         return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x.flip(0), (x,))
+
+class Called(torch.nn.Module):
+    def forward(self, x):
+        return torch.igamma(x, x)
 
 net = Net()
 class inner: net = net
@@ -93,6 +98,15 @@ def test_a_module_by_its_name(folder, tmp_path, capsys):
     assert facts["call"]["programs"][0]["dims"] == {"rows": "[2, 9]"}
     tilewright_("inspect", "a.zip", "--program", "1", code=1)
     assert "the artifact has 1, from 0 on" in capsys.readouterr().err
+
+
+def test_calls_of_pytorch_are_told_or_with_strict_refused(folder, capsys):
+    given = ("compile", f"{folder}:Called", "-i", "x=f32[3]", "-o", "c.zip", "--target", "cpu")
+    tilewright_(*given, "--strict", code=1)
+    said = capsys.readouterr().err
+    assert re.search(r"1 unsupported operation(.|\n)*aten.igamma(.|\n)*strict", said)
+    tilewright_(*given)
+    assert " kernels, 1 calls of PyTorch, " in capsys.readouterr().out
 
 
 def test_launches_inside_of_branches_count_and_other_steps_do_not(folder, capsys):
