@@ -7,7 +7,7 @@ runs each side again and again for a twentieth of a second, after a rest in whic
 threads fall asleep. The fastest calls of all rounds are compared: on a machine that is shared they
 are what nobody disturbed. With one thread it is the thread's own time that counts, which others on
 the machine hardly change. `difference` is the largest one, relative to the largest element, over
-all outputs.
+all outputs. Models that OUT has already and that are not measured now stay in it.
 """
 
 import argparse
@@ -197,10 +197,11 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["TILEWRIGHT_THREADS"] = str(args.threads)
     print(f"{'':63} {'ours ms':>9} {'theirs ms':>9} {'ratio':>6} {'diff':>9} {'made s':>6}")
-    rows = []
-    for file in MODELS:
-        if any(word in file for word in args.only.split(",")):
-            rows += measure(args.folder, file, args)
+    measured = [file for file in MODELS if any(word in file for word in args.only.split(","))]
+    rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+    rows = [row for row in rows if row["model"] not in measured]
+    for file in measured:
+        rows += measure(args.folder, file, args)
     mean = math.exp(statistics.fmean(math.log(row["ratio"]) for row in rows))
     print(f"geometric mean {mean:.3f}, least {min(row['ratio'] for row in rows):.3f}")
     report = {

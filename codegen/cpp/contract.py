@@ -19,6 +19,8 @@ from .elements import Scope, decode, pointer_type, unit_axes, value_type
 from .reduce import buffers, combines, declare_states, sweep_row
 from .sweep import buffer_sink, store_sink, sweep
 
+BLOCK = 256  # TW_KB
+
 
 def tiled(part: Contract) -> DType | None:
     """What tiles of x are kept in; None where the part is a plain loop."""
@@ -197,12 +199,15 @@ class _Tiled:
             for phase in part.phases:
                 sweep_row(scope, part.k, phase, self.name, self.outer)
             states = declare_states(scope, part.stats, self.name)
+            # one block of a known size: its loops are of known lengths
+            is_short = isinstance(part.k.extent, int) and part.k.extent <= BLOCK
+            lo, hi = ("0", str(part.k.extent)) if is_short else ("k0", "k1")
             with scope.block("for (int64_t k0 = 0; k0 < K; k0 += TW_KB) {"):
                 scope.write("const int64_t k1 = tw_lesser(k0 + TW_KB, K);")
                 scope.write("X* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;")
-                sinks, adds = buffers(scope, k, "k0", "k1", part.stats, states)
+                sinks, adds = buffers(scope, k, lo, hi, part.stats, states)
                 sinks.append(buffer_sink(f"to[{dims.name(k)}]", part.x, self.kept))
-                sweep(scope, k, "k0", "k1", sinks)
+                sweep(scope, k, lo, hi, sinks)
                 scope.write(*adds)
             for i, state in enumerate(states):
                 scope.write(f"stat[{i} * mc + r] = (float){state}.get();")

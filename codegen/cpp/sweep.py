@@ -99,14 +99,17 @@ def sweep(scope: Scope, axis: str, lo: str, hi: str, sinks: Sequence[Sink]) -> N
     scope.facts.declare(run, ceildiv(scope.facts.extents[axis], width))
     scope.facts.declare(place, width)
     parted = [sink.over(lambda dim: _parted(dim, axis, width, run, place)) for sink in sinks]
+    are_whole = lo == "0" and hi.isdigit() and int(hi) % width == 0
     first, last = f"({lo}) / {width}", f"(({hi}) + {width - 1}) / {width}"
     with scope.loop(run, first, last):
-        before, start, stop = (scope.fresh(stem) for stem in ("before", "start", "stop"))
-        scope.write(
-            f"const int64_t {before} = {dims.name(run)} * {width};",
-            f"const int64_t {start} = tw_greater(({lo}) - {before}, 0);",
-            f"const int64_t {stop} = tw_lesser(({hi}) - {before}, {width});",
-        )
+        before, start, stop = scope.fresh("before"), "0", str(width)
+        scope.write(f"const int64_t {before} = {dims.name(run)} * {width};")
+        if not are_whole:
+            start, stop = scope.fresh("start"), scope.fresh("stop")
+            scope.write(
+                f"const int64_t {start} = tw_greater(({lo}) - {before}, 0);",
+                f"const int64_t {stop} = tw_lesser(({hi}) - {before}, {width});",
+            )
         whole = (axis, f"{before} + {dims.name(place)}")
         _sweep(scope, place, start, stop, parted, whole)
 

@@ -27,7 +27,7 @@ struct scores_0_s {
                 const int64_t k1 = tw_lesser(k0 + TW_KB, K);
                 X* const to = a + (k0 / TW_KB * mc + r) * TW_KB - k0;
                 #pragma omp simd
-                for (int64_t v__k = k0; v__k < k1; ++v__k) {
+                for (int64_t v__k = 0; v__k < 8; ++v__k) {
                     const float x1 = p0[(16*v__b0*v_t + 8*v__b1*v_t + v__k + 8*v__m)];
                     to[v__k] = x1;
                 }
