@@ -99,6 +99,15 @@ ARCHITECTURES = {
     "gemma3": Architecture("gemma3_text", _GELU, None, 6, large=62, biased=_QKV),
 }
 
+# llama.cpp: of these, a file with experts has them in all layers, as wide as a layer without them
+WITH_EXPERTS = {
+    "llama": Architecture(
+        "mixtral",
+        {**_SILU, "sliding_window": None, "router_jitter_noise": 0.0},
+        experts={"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+    ),
+}
+
 
 class _Facts:
     """The metadata of one model, with everything that is wrong with it collected."""
@@ -163,6 +172,8 @@ def config_fields(file: GGUFFile) -> tuple[str, dict[str, Any]]:
             facts=f"architectures read: {', '.join(sorted(ARCHITECTURES))}",
             fix="load it in transformers and pass the module, or give its safetensors folder",
         )
+    if file.metadata.get(f"{file.architecture}.expert_count"):
+        known = WITH_EXPERTS.get(file.architecture, known)
     facts = _Facts(file, known)
     sizes = _sizes(facts)
     facts.raise_problems()  # what follows computes with them
@@ -179,7 +190,7 @@ def config_fields(file: GGUFFile) -> tuple[str, dict[str, Any]]:
     _add_rotary(facts, known, fields)
     facts.raise_problems()
     # Llama's module has no window, Mistral's is the same with one
-    windowed = file.architecture == "llama" and "sliding_window" in fields
+    windowed = known.model_type == "llama" and "sliding_window" in fields
     return "mistral" if windowed else known.model_type, fields
 
 
@@ -231,17 +242,17 @@ def _scalar(facts: _Facts, key: str) -> Any:
 
 
 def _add_experts(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> None:
-    for key, name in known.experts.items():
-        value = facts.get(key)
-        if value is None and key == "expert_feed_forward_length":
-            # llama-model.cpp, load_tensors: as much as all that a token uses have together
-            value = fields["intermediate_size"] // max(fields["num_experts_per_tok"], 1)
-        if type(value) is not int or value < 1:
-            facts.refuse(key, "not a positive number")
-            value = 1
-        fields[name] = value
-    if known.experts and fields["num_experts_per_tok"] > fields["num_experts"]:
-        facts.refuse("expert_used_count", f"there are {fields['num_experts']} experts")
+    counts = {key: facts.get(key) for key in known.experts}
+    used, width = counts.get("expert_used_count"), "expert_feed_forward_length"
+    if width in counts and counts[width] is None and type(used) is int and used > 0:
+        # llama-model.cpp, load_tensors: as wide together as a layer without experts
+        counts[width] = fields["intermediate_size"] // used
+    wrong = [key for key, value in counts.items() if type(value) is not int or value < 1]
+    for key in wrong:
+        facts.refuse(key, "not a positive number")
+    if counts and not wrong and used > counts["expert_count"]:
+        facts.refuse("expert_used_count", f"there are {counts['expert_count']} experts")
+    fields |= {known.experts[key]: value for key, value in counts.items()}
 
 
 def _add_window(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> None:
@@ -266,7 +277,7 @@ def _add_window(facts: _Facts, known: Architecture, fields: dict[str, Any]) -> N
         fields["sliding_window"] = window or context
     elif known.model_type == "phi3":
         fields["sliding_window"] = window or None
-    elif known.model_type == "llama" and window:
+    elif known.model_type in ("llama", "mixtral") and window:
         fields["sliding_window"] = window
     elif window and window < context:
         facts.refuse("attention.sliding_window", "models of this architecture are read without")

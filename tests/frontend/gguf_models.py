@@ -69,11 +69,9 @@ def facts_of(config, arch):
     }
     facts = {f"{arch}.{name}": ("u32", value) for name, value in numbers.items()}
     facts[f"{arch}.attention.layer_norm_rms_epsilon"] = ("f32", config.rms_norm_eps)
-    if arch == "qwen3moe":
-        facts |= {
-            "qwen3moe.expert_count": ("u32", config.num_experts),
-            "qwen3moe.expert_used_count": ("u32", config.num_experts_per_tok),
-        }
+    if hasattr(config, "num_local_experts"):
+        facts[f"{arch}.expert_count"] = ("u32", config.num_local_experts)
+        facts[f"{arch}.expert_used_count"] = ("u32", config.num_experts_per_tok)
     if arch == "granite":
         facts["granite.logit_scale"] = ("f32", config.logits_scaling)
     return {"general.architecture": ("str", arch), **facts}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tilewright.frontend.gguf import read_gguf
-from tilewright.frontend.gguf_config import ARCHITECTURES, config_fields, hf_config
+from tilewright.frontend.gguf_config import ARCHITECTURES, WITH_EXPERTS, config_fields, hf_config
 from tilewright.frontend.gguf_keys import FIELDS, HARMLESS, NEUTRAL, RULED, TOKENIZER_USED
 from tilewright.frontend.huggingface import capture_causal_lm
 from tilewright.ir.errors import CheckpointError
@@ -110,6 +110,13 @@ SAMPLES = {
         {"norm_topk_prob": True, "num_experts": 5, "num_experts_per_tok": 2}
         | {"moe_intermediate_size": 12, **HEAD},
         KEY8,
+    ),
+    "llama with experts": (
+        "llama",
+        "mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 5}
+        | {"rope_parameters": rope(), **HEAD},
+        {"attention.sliding_window": ("u32", 5)},
     ),
     "olmo2": ("olmo2", "olmo2", {}, {}),
     "seed_oss": ("seed_oss", "seed_oss", HEAD, KEY8),
@@ -255,9 +262,12 @@ _IDLE = set(
 )
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_no_field_is_left_to_the_default_of_the_config_class(tmp_path, arch):
-    path = write_model(tmp_path / "m.gguf", random_model(ARCHITECTURES[arch].model_type), arch)
+@pytest.mark.parametrize(
+    ("arch", "model_type"),
+    [(arch, known.model_type) for a in (ARCHITECTURES, WITH_EXPERTS) for arch, known in a.items()],
+)
+def test_no_field_is_left_to_the_default_of_the_config_class(tmp_path, arch, model_type):
+    path = write_model(tmp_path / "m.gguf", random_model(model_type), arch)
     model_type, given = config_fields(read_gguf(path))
     config = transformers.CONFIG_MAPPING[model_type](**given)
     assert set(config.to_dict()) - set(given) - _IDLE == set()
@@ -269,7 +279,11 @@ def test_no_field_is_left_to_the_default_of_the_config_class(tmp_path, arch):
     ("facts", "message"),
     [
         ({"attention.mystery": ("u32", 1)}, r"llama\.attention\.mystery is 1: a key that is not"),
-        ({"expert_count": ("u32", 8)}, r"expert_count is 8, only 0 is read"),
+        ({"expert_count": ("u32", 8)}, r"expert_used_count is None: not a positive number"),
+        (
+            {"expert_count": ("u32", 8), "expert_used_count": ("u32", 9)},
+            r"expert_used_count is 9: there are 8 experts",
+        ),
         ({"attention.causal": ("bool", False)}, r"causal is False, only True"),
         ({"attention.clamp_kqv": ("f32", 8.0)}, r"clamp_kqv is 8\.0, only 0"),
         ({"logit_scale": ("f32", 0.5)}, r"logit_scale is 0\.5, only 0 or 1"),
@@ -348,8 +362,10 @@ def test_no_key_that_decides_takes_what_has_no_sense(tmp_path, value):
 
 
 def test_all_that_is_refused_is_named_at_once(tmp_path):
-    facts = {"expert_count": ("u32", 2), "odd": ("u32", 1), "swin_norm": ("bool", True)}
-    with pytest.raises(CheckpointError, match=r"expert_count(.|\n)*swin_norm(.|\n)*llama\.odd"):
+    facts = {"decoder_block_count": ("u32", 2), "odd": ("u32", 1), "swin_norm": ("bool", True)}
+    with pytest.raises(
+        CheckpointError, match=r"decoder_block_count(.|\n)*swin_norm(.|\n)*llama\.odd"
+    ):
         config_of(tmp_path, facts=facts)
 
 
