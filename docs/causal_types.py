@@ -16,8 +16,8 @@ PAGE = Path(__file__).resolve().parent / "causal_types.md"
 HEAD = """# Causal language models of transformers
 
 Written by `docs/causal_types.py` from runs of `python -m tilewright.tests.models.causal_types`:
-a tiny random model of every type that transformers {version} knows, of {count} in all. Right is
-a type whose next 12 tokens through `LLM` are eager's, for a prompt alone and for three of different
+a tiny random model of each of the {count} types that transformers {version} knows. Right is a type
+whose next 12 tokens through `LLM` are eager's, for a prompt alone and for three of different
 lengths in one batch, in float32.
 """
 TARGETS = {"cpu": "the CPU", "sm_90": "an H200", "reference": "the reference alone"}
