@@ -121,9 +121,9 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if isinstance(b, int):
-        # (b*p + r) // b == p + r // b holds for every integer p and r
-        whole = [(m, c // b) for m, c in _terms(a) if c % b == 0]
-        rest = [(m, c) for m, c in _terms(a) if c % b]
+        # (b*p + r) // b == p + r // b holds for every integer p and r; of a number r is its rest
+        whole = [(m, c // b) for m, c in _terms(a) if c % b == 0 or (not m and c // b)]
+        rest = [(m, c if m else c % b) for m, c in _terms(a) if c % b]
         if not rest:
             return _from_terms(whole)
         if whole:
@@ -131,9 +131,10 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         common = gcd(b, *(c for _, c in rest))
         if common > 1:
             return floordiv(_from_terms([(m, c // common) for m, c in rest]), b // common)
-        atom = _atom_of(a)  # (x // p) // q == x // (p*q)
+        number = sum(c for m, c in rest if not m)
+        atom = _atom_of(a - number)  # (x // p + n) // q == (x + n*p) // (p*q)
         if isinstance(atom, DimCall) and atom.op == "floordiv" and isinstance(atom.args[1], int):
-            return floordiv(atom.args[0], atom.args[1] * b)
+            return floordiv(atom.args[0] + number * atom.args[1], atom.args[1] * b)
     else:
         exact = divide_exactly(a, b)
         if exact is not None:

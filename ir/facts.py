@@ -17,6 +17,8 @@ from .dim import (
     Symbol,
     divide_exactly,
     evaluate,
+    maximum,
+    minimum,
     substitute,
     symbol,
     symbols_of,
@@ -56,12 +58,20 @@ class Facts:
         return self.proved_le(a + 1, b)
 
     def proved_eq(self, a: Dim, b: Dim) -> bool:
-        """True when a == b always: equal as polynomials, or both pinned to one value."""
-        return a == b or self.bounds(a - b) == (0, 0)
+        """True when a == b always: equal as polynomials, or neither is larger."""
+        return a == b or (self.proved_le(a, b) and self.proved_le(b, a))
 
     def proved_ne(self, a: Dim, b: Dim) -> bool:
         """True when a differs from b for every value in range."""
         return self.proved_lt(a, b) or self.proved_lt(b, a)
+
+    def minimum(self, a: Dim, b: Dim) -> Dim:
+        """min(a, b): the one that is proved to be it, where one is."""
+        return a if self.proved_le(a, b) else b if self.proved_le(b, a) else minimum(a, b)
+
+    def maximum(self, a: Dim, b: Dim) -> Dim:
+        """max(a, b): the one that is proved to be it, where one is."""
+        return a if self.proved_le(b, a) else b if self.proved_le(a, b) else maximum(a, b)
 
     def _proved_nonnegative(self, dim: Dim, splits: int) -> bool:
         """True when dim >= 0 by its interval, or with one of its calls replaced by its bound."""
@@ -84,7 +94,9 @@ class Facts:
                 if not self.proved_le(0, factor):
                     continue
                 for scale, bounds in self._bounds_of(atom, factor, is_low=coefficient > 0):
-                    totals = (rest * scale + bound * coefficient for bound in bounds)
+                    # dim is whole: scale * dim > -scale says that it is not negative
+                    whole = rest * scale + (scale - 1)
+                    totals = (whole + bound * coefficient for bound in bounds)
                     if all(self._proved_nonnegative(total, splits - 1) for total in totals):
                         return True
         return False

@@ -18,12 +18,18 @@ from .conv import Ints, each
 
 
 def _windows(
-    rank: int, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
+    call: Call,
+    rank: int,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
 ) -> Windows:
     kernel = each(kernel, rank)
     strides = each(stride, rank) if stride not in ((), [], None) else kernel
     around = [(p, p) for p in each(padding, rank)]
-    return Windows(kernel, strides, around, each(dilation, rank), ceil_mode)
+    return Windows(call.facts, kernel, strides, around, each(dilation, rank), ceil_mode)
 
 
 def _max_pool(
@@ -38,7 +44,7 @@ def _max_pool(
     rank: int,
     with_places: bool,
 ) -> Any:
-    windows = _windows(rank, kernel, stride, padding, dilation, ceil_mode)
+    windows = _windows(call, rank, kernel, stride, padding, dilation, ceil_mode)
     largest = max_pool(call.b, x, windows)
     return (largest, max_pool_places(call.b, x, windows)) if with_places else largest
 
@@ -55,7 +61,7 @@ def _avg_pool(
     *,
     rank: int,
 ) -> Value:
-    windows = _windows(rank, kernel, stride, padding, 1, ceil_mode)
+    windows = _windows(call, rank, kernel, stride, padding, 1, ceil_mode)
     return avg_pool(call.b, x, windows, counts_padding=count_include_pad, divisor=divisor_override)
 
 
@@ -84,7 +90,7 @@ def _im2col(
 ) -> Value:
     """[N, C, H, W] -> [N, C * windows' elements, windows]."""
     b, rank = call.b, x.type.rank
-    windows = _windows(2, kernel, stride, padding, dilation, False).of(b, x, 0)
+    windows = _windows(call, 2, kernel, stride, padding, dilation, False).of(b, x, 0)
     *batch, channels, high, wide, i, j = range(rank + 2)
     turned = b.transpose(windows, perm=(*batch, channels, i, j, high, wide))
     sizes = (product(turned.shape[rank - 3 : rank]), product(turned.shape[rank:]))

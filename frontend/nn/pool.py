@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...ir.builder import Builder
-from ...ir.dim import Dim, ceildiv, maximum, minimum, product
+from ...ir.dim import Dim, ceildiv, product
+from ...ir.facts import Facts
 from ...ir.graph import Value
 from ...ir.ops.view import window_span
 from ...ir.types import DType, i64
@@ -26,9 +27,10 @@ class Windows:
     """Where the windows of a pooling lie. `padding`: (before, after) for each spatial axis.
 
     With `ceil_mode` a last window that begins inside x, or in the padding before it, may end past
-    the padding after it.
+    the padding after it. `facts` are those of the dims of x.
     """
 
+    facts: Facts
     kernel: Ints
     strides: Ints
     padding: Sequence[tuple[int, int]]
@@ -45,10 +47,9 @@ class Windows:
         span = window_span(self.kernel[number], self.dilation[number])
         if not self.ceil_mode:
             return 0
-        count = minimum(
-            ceildiv(size + before + after - span, step) + 1, ceildiv(size + before, step)
-        )
-        return maximum((count - 1) * step + span - (size + before + after), 0)
+        total = size + before + after
+        count = self.facts.minimum(ceildiv(total - span, step) + 1, ceildiv(size + before, step))
+        return self.facts.maximum((count - 1) * step + span - total, 0)
 
     def of(self, b: Builder, x: Value, fill: float | int | bool) -> Value:
         """x: [.., *S] -> [.., *S', *kernel], `fill` around x."""

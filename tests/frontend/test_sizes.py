@@ -3,7 +3,13 @@
 import itertools
 import random
 
+import numpy as np
+import pytest
+import torch
+
+from tilewright.frontend.torch_export import import_module
 from tilewright.ir.dim import Symbol, evaluate, floordiv, maximum, minimum, mod, symbol
+from tilewright.ir.evaluate import evaluate as evaluate_graph
 from tilewright.ir.facts import Facts
 
 NAMES = ("a", "b")
@@ -61,3 +67,17 @@ def test_minima_and_quotients_are_taken_apart():
     assert not facts.proved_le(5, maximum(n, 4))
     assert not facts.proved_le(n, minimum(n, 5))
     assert not facts.proved_le(n, 2 * floordiv(n, 2))
+
+
+@pytest.mark.parametrize(("kernel", "step"), [(2, 2), (3, 2), (3, 3)])
+def test_windows_that_hang_over_at_any_size(kernel, step):
+    """Torch's count of windows and ours are one, however many rows there are."""
+    module = torch.nn.Sequential(*(torch.nn.MaxPool2d(kernel, step, ceil_mode=True) for _ in "ab"))
+    rows = torch.export.Dim("rows", min=8)
+    x = torch.randn(1, 2, 11, 9)
+    imported = import_module(module, (x,), {}, dynamic_shapes=({2: rows},))
+    (name,) = (v.name for v in imported.graph.inputs)
+    for size in (8, 9, 10, 11, 12, 31):
+        x = torch.randn(1, 2, size, 9)
+        (ours,), _ = evaluate_graph(imported.graph, {name: x.numpy()}, imported.weights)
+        np.testing.assert_array_equal(ours, module(x).numpy().astype(np.float64))

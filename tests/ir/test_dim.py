@@ -45,6 +45,8 @@ def test_what_is_printed():
     assert str(-a) == "-a"
     assert str((a + 1) // 4) == "((a + 1)//4)"
     assert str(a * ((b + 1) // 4)) == "((b + 1)//4)*a"
+    assert str((a - 3) // 4) == "((a + 1)//4) - 1"  # one form, whichever number was added
+    assert str(((a + 1) // 2 + 1) // 2) == "((a + 3)//4)"  # halved and rounded up, twice
     assert str(dims.minimum(b, a)) == "min(a, b)"
     assert repr(a + 1) == "Dim(a + 1)"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.ir.dim import Symbol, ceildiv, evaluate, maximum, minimum, symbol
+from tilewright.ir.dim import Symbol, ceildiv, evaluate, floordiv, maximum, minimum, symbol
 from tilewright.ir.errors import DimError
 from tilewright.ir.facts import DEFAULT_HINT, Facts
 
@@ -86,6 +86,15 @@ def test_not_proved_is_not_disproved():
     assert not known.proved_ne(t, n)
     assert not known.proved_eq(t, n)
     assert facts(t=(3, 3)).proved_eq(t, 3)
+
+
+def test_equal_without_being_the_same_polynomial():
+    known = facts(n=(1, None))
+    half = floordiv(n + 1, 2)  # 2 * half - n is 0 or 1
+    assert known.proved_eq(floordiv(n + maximum(0, 2 * half - n), 2), half)
+    assert known.proved_eq(maximum(n, 2 * half), 2 * half)
+    assert not known.proved_eq(floordiv(n, 2), half)
+    assert known.proved_le(floordiv(n, 2), half)
 
 
 def test_multiples():

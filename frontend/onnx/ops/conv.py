@@ -71,7 +71,7 @@ def _windows(
         raise ValueError(f"windows of {kernel} over {x.type}")
     strides, dilations, spans = _laid(kernel, strides, dilations)
     padding = paddings(call, x, auto_pad, pads, spans, strides)
-    return pool.Windows(kernel, strides, padding, dilations, bool(ceil_mode))
+    return pool.Windows(call.facts, kernel, strides, padding, dilations, bool(ceil_mode))
 
 
 def _kernel(call: Call, x: Value, w: Value, given: Ints | None) -> Ints:
