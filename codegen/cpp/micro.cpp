@@ -124,19 +124,21 @@ TW_INLINE tw_vf first_lanes(tw_vf v, int64_t count) {
 
 #if !defined(__clang__)  // which has no such shuffle
 // TW_LANES rows of so many numbers, turned: the halves of blocks change places, smaller and smaller.
+template <int S>
 TW_INLINE void turn(tw_vf* rows) {
-    for (int s = TW_LANES / 2; s; s >>= 1)
-        for (int i = 0; i < TW_LANES; ++i) {
-            if (i & s) continue;
-            tw_vf a = rows[i], b = rows[i + s];
-            tw_vi first, second;
-            for (int j = 0; j < TW_LANES; ++j) {
-                first[j] = j & s ? TW_LANES + j - s : j;
-                second[j] = j & s ? TW_LANES + j : j + s;
-            }
-            rows[i] = __builtin_shuffle(a, b, first);
-            rows[i + s] = __builtin_shuffle(a, b, second);
-        }
+    tw_vi first, second;
+    for (int j = 0; j < TW_LANES; ++j) {
+        first[j] = j & S ? TW_LANES + j - S : j;
+        second[j] = j & S ? TW_LANES + j : j + S;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < TW_LANES; ++i) {
+        if (i & S) continue;
+        const tw_vf a = rows[i], b = rows[i + S];
+        rows[i] = __builtin_shuffle(a, b, first);
+        rows[i + S] = __builtin_shuffle(a, b, second);
+    }
+    if constexpr (S > 1) turn<S / 2>(rows);
 }
 #endif
 
@@ -234,8 +236,10 @@ void tw_pack_rows(const float* w, int64_t ldw, int64_t rows, int64_t count, floa
         int64_t k = 0;
         for (; k + TW_LANES <= count; k += TW_LANES) {
             tw_vf block[TW_LANES];
+#pragma GCC unroll 16
             for (int i = 0; i < TW_LANES; ++i) block[i] = tw_load(w + (n + i) * ldw + k);
-            turn(block);
+            turn<TW_LANES / 2>(block);
+#pragma GCC unroll 16
             for (int i = 0; i < TW_LANES; ++i) tw_store(out + (k + i) * TW_PANEL + n, block[i]);
         }
         for (; k < count; ++k)
