@@ -23,7 +23,7 @@ from ..ir.progress import Progress, unwatched
 from ..ir.types import DType, Shape, TensorType
 from .declined import Declined, Refused
 from .decompose import taken_apart
-from .dtypes import as_declared, from_torch, promote
+from .dtypes import FROM_TORCH, as_declared, from_torch, promote
 from .fx_nodes import live_nodes, location, place, target_name
 from .in_place import plain_writes
 from .missing import Missing
@@ -333,7 +333,8 @@ class Importer:
                 a == b or self.facts.proved_eq(a, b) for a, b in zip(shape, ours.shape)
             )
             real = REAL_OF.get(theirs.dtype, theirs.dtype)
-            dtype = from_torch(real, place(node, self.strip))
+            # to find a place takes longer than all else here
+            dtype = FROM_TORCH.get(real) or from_torch(real, place(node, self.strip))
             if same and dtype == ours.dtype:
                 continue
             raise DimError(

@@ -1,6 +1,8 @@
 """The state in which torch traces: one thread at a time, no gradients, nothing assumed of sizes."""
 
 import logging
+import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from torch.fx.experimental import proxy_tensor
 from ..ir.fork_lock import ForkLock
 from .replaced import Replaced
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 TRACING = ForkLock()  # torch traces one module at a time: its modes are the process's
 
 
@@ -29,6 +32,7 @@ def tracing() -> Iterator[None]:
         stack.enter_context(TRACING)
         stack.enter_context(_fused_encoder_off())
         stack.enter_context(_only_this_thread())
+        stack.enter_context(_one_line_each())
         stack.enter_context(torch.no_grad())
         stack.enter_context(Replaced())
         stack.enter_context(_quiet())
@@ -76,6 +80,44 @@ def _only_this_thread() -> Iterator[None]:
         yield
     finally:
         methods.call_module, methods.getattr = call_module, get
+
+
+@contextmanager
+def _one_line_each() -> Iterator[None]:
+    """Nodes with the line of the module that made them, in place of torch's trace of all frames.
+
+    Which takes torch a fifth of the time of a whole trace.
+    """
+    tracer: Any = proxy_tensor._ModuleStackTracer
+    create = tracer.create_node
+
+    def create_node(self: Any, *args: Any, **kwargs: Any) -> Any:
+        node = create(self, *args, **kwargs)
+        if not node.stack_trace and node.op not in ("placeholder", "output"):
+            node.stack_trace = _line_of_module()
+        return node
+
+    before = torch.fx.config.do_not_emit_stack_traces
+    tracer.create_node, torch.fx.config.do_not_emit_stack_traces = create_node, True
+    try:
+        yield
+    finally:
+        tracer.create_node, torch.fx.config.do_not_emit_stack_traces = create, before
+
+
+def _line_of_module() -> str:
+    """The innermost line of a `forward` that is being run, outside torch where there is one."""
+    frame, found = sys._getframe(2), ""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward":
+            is_users = not code.co_filename.startswith(_TORCH)
+            if is_users or not found:
+                found = f'File "{code.co_filename}", line {frame.f_lineno}, in forward'
+            if is_users:
+                break
+        frame = frame.f_back
+    return found
 
 
 @contextmanager

@@ -89,6 +89,7 @@ MORE: dict[str, dict[str, Any]] = {
     "funnel": {"block_sizes": [1, 1], "d_head": 8},
     "led": {"attention_window": [8, 8], "max_encoder_position_embeddings": 64},
     "longformer": {"attention_window": [8, 8]},
+    "t5gemma": {"use_cache": False},
 }
 
 TASKS = (  # mappings of transformers whose types are tried, beginning with what people run most
