@@ -89,7 +89,6 @@ MORE: dict[str, dict[str, Any]] = {
     "funnel": {"block_sizes": [1, 1], "d_head": 8},
     "led": {"attention_window": [8, 8], "max_encoder_position_embeddings": 64},
     "longformer": {"attention_window": [8, 8]},
-    "t5gemma": {"use_cache": False},
 }
 
 TASKS = (  # mappings of transformers whose types are tried, beginning with what people run most
@@ -164,7 +163,11 @@ def tiny_model(kind: str) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    return apart.perturb(getattr(transformers, types()[kind])(tiny_config(kind)).float().eval())
+    model = getattr(transformers, types()[kind])(tiny_config(kind)).float().eval()
+    for part in model.modules():
+        if hasattr(getattr(part, "config", None), "use_cache"):  # also of configs within configs
+            part.config.use_cache = False
+    return apart.perturb(model)
 
 
 # ---- inputs --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from . import sweep
+from . import apart, sweep
 
 # network -> the side of its images, and arguments besides
 SHALLOW = {"depth": 2}
@@ -148,9 +148,6 @@ def build(name: str) -> tuple[Any, Callable[[int], dict[str, Any]]]:
             if isinstance(getattr(module, "running_var", None), torch.Tensor):
                 module.running_mean.normal_(0, 0.3)
                 module.running_var.uniform_(0.5, 2)
-        for parameter in model.parameters():
-            if parameter.dim() <= 1:  # scales and shifts, some of which begin as zeros
-                parameter.add_(torch.randn_like(parameter) * 0.05)
     argument = next(iter(inspect.signature(model.forward).parameters))
     size = (14,) * name.startswith("video.") + (side, side)
 
@@ -158,7 +155,7 @@ def build(name: str) -> tuple[Any, Callable[[int], dict[str, Any]]]:
         rng = torch.Generator().manual_seed(batch)
         return {argument: torch.randn(batch, 3, *size, generator=rng)}
 
-    return model.eval(), inputs_for
+    return apart.perturb(model.eval()), inputs_for
 
 
 def import_torchvision() -> Any:
