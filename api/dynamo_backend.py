@@ -56,7 +56,8 @@ def tilewright(
     backward pass torch's: call the model under torch.no_grad() to do without what that stores.
     Operations that have no kernel are left to PyTorch, on the host; with options={"strict": True}
     they are an error. `torch._dynamo.utils.counters["tilewright"]` counts "graphs" and
-    "fallback_ops". There are no modes.
+    "fallback_ops". Operations that draw random numbers are an error, as dropout in train mode.
+    There are no modes.
     Raises UnsupportedOp, UnsupportedModel, DimError, DeviceError, BuildError or OptionError, which
     torch wraps in its BackendCompilerFailed.
     """

@@ -48,6 +48,8 @@ def taken_apart(node: fx.Node, target: Any) -> tuple[fx.GraphModule, list[fx.Nod
         apart = target.decompose  # torch lists no views
     if apart is None:
         return None
+    if "unbacked_bindings" in node.meta:  # before torch makes such sizes anew
+        raise Entangled
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     given = list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, fx.Node)))
 
@@ -67,7 +69,7 @@ def taken_apart(node: fx.Node, target: Any) -> tuple[fx.GraphModule, list[fx.Nod
             module = make_fx(compute, pre_dispatch=True)(*values)
     except Exception as error:
         raise Entangled from error
-    if "unbacked_bindings" in node.meta or sees_writes(module.graph) or _checks(module.graph):
+    if sees_writes(module.graph) or _checks(module.graph):
         raise Entangled
     for inner in module.graph.nodes:
         for key in ("nn_module_stack", "stack_trace"):

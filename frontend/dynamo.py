@@ -24,6 +24,7 @@ from ..ir.errors import DimError, UnsupportedModel
 from ..ir.graph import Graph, Value
 from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.signature import Constant, Input, Output
+from . import aten  # noqa: F401  fills the table
 from .dtypes import from_torch, to_numpy
 from .eager import eager_call
 from .fx_nodes import target_name

@@ -66,6 +66,8 @@ def eager_call(call: Call, *args: Any, **kwargs: Any) -> Any:
         raise Declined("its results are not tensors alone")
     if not all(output.layout is torch.strided for output in outputs):
         raise Declined("its results are sparse")
+    if not operands:
+        raise Declined("it is given nothing that a run knows")
     binds = call.importer.late_symbols(call.node)
     results = [
         TensorType(call.importer.table.shape(x.shape), from_torch(REAL_OF.get(x.dtype, x.dtype)))

@@ -126,8 +126,15 @@ def _degrees(call: Call, count: Dim, correction: Scalar, dtype: DType) -> Value:
 def _var(
     call: Call, x: Value, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
 ) -> Value:
-    result = variance(call, x, dim, 1 if correction is None else correction, keepdim)
-    return call.b.sqrt(result) if str(call.target).startswith("aten.std") else result
+    wide = call.value(x, _wide(x.dtype))
+    result = variance(call, wide, dim, 1 if correction is None else correction, keepdim)
+    result = call.b.sqrt(result) if str(call.target).startswith("aten.std") else result
+    return call.value(result, x.dtype)
+
+
+def _wide(dtype: DType) -> DType:
+    """What squares and powers are in, which narrow floats cannot hold."""
+    return types.f64 if dtype == types.f64 else types.f32
 
 
 @handles("var.dim", "std.dim", of_numbers=True)
@@ -158,10 +165,14 @@ def _norm(
     keepdim: bool = False,
     dtype: Any = None,
 ) -> Value:
-    b = call.b
     if isinstance(ord, Expr | Value):
         raise Declined("the order of a norm is computed: must be a known number")
     x = call.value(x, from_torch(dtype) if dtype is not None else call.dtype)
+    return call.value(_norm_of(call, call.value(x, _wide(x.dtype)), ord, dim, keepdim), x.dtype)
+
+
+def _norm_of(call: Call, x: Value, ord: float | None, dim: Axes, keepdim: bool) -> Value:
+    b = call.b
     if ord in (None, 2):
         return b.sqrt(fold(call, "sum", b.mul(x, x), dim, keepdim))
     if ord == 1:

@@ -1,5 +1,7 @@
 """torch.compile with our backend: what the model does in eager, it does compiled."""
 
+import subprocess
+import sys
 import threading
 import tomllib
 from pathlib import Path
@@ -186,6 +188,20 @@ def test_threads_share_a_model():
     assert len(found) == 4
     for got, right in found:
         close(got, right)
+
+
+def test_a_process_that_has_the_backend_alone_computes_by_kernels():
+    script = """
+import torch
+from torch._dynamo.utils import counters
+from tilewright.api.dynamo_backend import tilewright
+fast = torch.compile(lambda x: torch.softmax(x * 2, 0), backend=tilewright)
+assert abs(fast(torch.ones(4)).sum().item() - 1) < 1e-6
+print(dict(counters["tilewright"]))
+"""
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.stdout == "{'graphs': 1, 'fallback_ops': 0}\n"
 
 
 # ---- refusals ------------------------------------------------------------------------------

@@ -141,7 +141,15 @@ CASES = {
         ),
         NUMBERS.view(1, 2, 4) - 5,
     ),
+    "squares_out_of_range": (
+        lambda x: (
+            x.norm(dim=0), torch.linalg.vector_norm(x, 3), x.std(1), x.std(), F.normalize(x),
+            torch.dist(x[0], x[1], 4), torch.std_mean(x, 0),
+        ),
+        torch.tensor([[300.0, -2000.0, 5.0], [0.1, 900.0, -4.0]]).half(),
+    ),
     "bounds_of_integers": (lambda x: (F.hardtanh(x, -1.7, 5.5), F.relu6(x)), NUMBERS - 2),
+    "listed_places": (lambda m, x: (torch.argwhere(m), torch.argwhere(x.sum())), MASK, NUMBERS),
     "bytes_as_truths": (lambda x: (x.any(), x.all(1), x.any(0, keepdim=True)), MASK.byte() * 3),
     "parts_of_nothing": (lambda x: (x.split(3), x.split(2, 1)), torch.zeros(0, 3)),
     "slice_of_one": (lambda x, i: (x.index_select(0, i), x.index_select(1, i)), MASK, NUMBERS[2]),
