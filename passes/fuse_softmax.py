@@ -30,7 +30,9 @@ def written_out(b: Builder, x: Value, sum: Node, max: Node | None = None):
 @rule(pat.cast(pat.softmax(pat.cast(x), bind="softmax"), bind="root"))
 def in_float32(b: Builder, x: Value, softmax: Node, root: Node):
     """cast(softmax(cast(x))) back to x's dtype  ->  softmax(x), which computes in float32"""
-    if x.dtype != root.results[0].dtype or x.dtype.bits >= softmax.results[0].dtype.bits:
+    if x.dtype != root.results[0].dtype or not x.dtype.is_float:
+        return None
+    if x.dtype.bits >= softmax.results[0].dtype.bits:
         return None
     return b.softmax(x, axis=softmax.attrs["axis"])
 

@@ -273,7 +273,7 @@ class Env:
         def leaf(name: str, wide: bool) -> str:
             value, bits = self._leaf(name, indirect)
             if wide and bits == 32:
-                value = self._named(f"{value.text}.to(tl.int64)", [value])
+                value = self._named(f"tl.cast({value.text}, tl.int64)", [value])
             used.append(value)
             return value.text
 
@@ -343,7 +343,11 @@ class Env:
         dims = offset.dims.union(*(v.dims for v in others))
         if dims != offset.dims:
             return f"p{param} + ({offset.text} + tl.zeros({self.shape}, tl.int32))"
-        return f"p{param}" if offset.text == "0" else f"p{param} + {offset.text}"
+        # an axis over no dim is a scalar, or a tile of one: then what it masks must be one too
+        only_masks = frozenset[str]().union(*(v.axes for v in others)) - offset.axes
+        names = (n for n in sorted(only_masks) if n in self.axes and not self.axes[n].dims)
+        terms = [offset.text, *(f"{self.axes[name].text} * 0" for name in names)]
+        return f"p{param}" if terms == ["0"] else f"p{param} + {' + '.join(terms)}"
 
 
 def _multiplied(fn: str, args: Sequence[Element]) -> tuple[str, Sequence[Element]]:

@@ -114,9 +114,14 @@ class GemvEmitter(Emitter):
                 self.prefetch(later)
             self.accumulate(envs, is_first=i == 0)
 
+    @property
+    def tiles_a_turn(self) -> int:
+        """Tiles of k that a turn of the loop reads before it adds them up."""
+        return max(self.schedule.prefetch, 1)
+
     def looped(self, lanes: str) -> None:
         self.body.wait()
-        bk, ahead = self.schedule.bk, self.schedule.prefetch
+        bk, ahead = self.schedule.bk, self.tiles_a_turn
         for row in self.rows:
             for acc in row.accs:
                 self.body.line(f"{acc} = tl.zeros({self.acc_shape}, {self.acc_type})")
@@ -137,7 +142,7 @@ class GemvEmitter(Emitter):
         k = self.body.name(index, depends, "k")
         mask = None
         if number is None:
-            mask = self.scalars.below(k, part.k.extent, bk * self.schedule.prefetch, depends)
+            mask = self.scalars.below(k, part.k.extent, bk * self.tiles_a_turn, depends)
         elif not self.facts.proved_le((number + 1) * bk, part.k.extent):
             mask = self.scalars.below(k, part.k.extent)
         at = AxisVar(k, frozenset([1]), mask)

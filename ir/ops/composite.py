@@ -9,6 +9,8 @@ from ..types import DType, f32
 def _row_weight(x, weight, what: str) -> None:
     if not x.rank:
         raise TypeError(f"x is {x}: a norm runs over the last axis, and it has none")
+    if not x.dtype.is_float:
+        raise TypeError(f"x is {x}: must be floats")
     if weight.shape != x.shape[-1:] or weight.dtype != x.dtype:
         raise TypeError(f"{what} is {weight}, x is {x}: {what} must be {x.dtype}[{x.shape[-1]}]")
 

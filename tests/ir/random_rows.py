@@ -4,7 +4,7 @@ from tilewright.ir.graph import Value
 from tilewright.ir.op import Op
 from tilewright.ir.ops.contract import ACTIVATIONS
 from tilewright.ir.ops.view import window_span
-from tilewright.ir.types import bool_, f32, i32, i64
+from tilewright.ir.types import bool_, f32, i8, i32, i64
 
 from .random_graphs import ANY, FLOATS, PACKED, Declined, Pool, broadcasts
 
@@ -119,9 +119,9 @@ def rope(pool: Pool, op: Op) -> Value:
 
 def sample(pool: Pool, op: Op) -> Value:
     b, rows, columns = pool.b, (pool.dim(),), pool.among((1, 3, 17, 40))
-    temperature = b.abs(pool.fitted(rows, f32))
+    temperature = b.abs(b.cast(pool.fitted(rows, i8), dtype=f32))  # callers see to it: no NaN
     top_k = b.mod(pool.fitted(rows, i32), pool.number(6, i32))
-    top_p = b.sigmoid(pool.fitted(rows, f32))
+    top_p = b.sigmoid(b.cast(pool.fitted(rows, i8), dtype=f32))
     seed, step = pool.fitted(rows, i64), pool.fitted(rows, i64)
     logits = pool.fitted((*rows, columns), f32)
     return b.sample(logits, temperature, top_k, top_p, seed, step)
