@@ -21,9 +21,10 @@ from ..ir.switches import get as get_switch
 from . import cgroup
 from .device import Launch, check_room, no_memory
 
-# bytes and operations of a run that one core does in 100 us: waking others, and waiting for them
-# after each step, takes as long, and far longer where they have other work
-SHARED_WORK = 1 << 19
+# bytes and operations of a run that one core does in 60 us (products from its cache) to 200 us
+# (what it reads from memory): waking others, and waiting for them after each step, takes as long,
+# and far longer where they have other work
+SHARED_WORK = 1 << 22
 # of a step that one core does while others would come to help and leave again
 LITTLE_WORK = 1 << 16
 Made = TypeVar("Made")

@@ -104,6 +104,7 @@ def test_threads_without_work_end(program):
 def test_little_work_wakes_nobody(program, monkeypatch):
     monkeypatch.delenv("TILEWRIGHT_THREADS")
     monkeypatch.setattr("tilewright.runtime.cpu.usable_cores", lambda: 3)
+    monkeypatch.setattr("tilewright.runtime.cpu.SHARED_WORK", 1 << 19)
     gc.collect()
     before = held()[2]
     exe, asked = load(program, None), load(program, 2)
