@@ -241,7 +241,8 @@ class Importer:
             return POISON if container is POISON else container[node.args[1]]
         handler = (COMPLEX if _is_complex(node) else HANDLERS).get(name)
         if handler is None and self.takes_apart and (apart := taken_apart(node, target)):
-            return self._inline_parts(node, env, *apart)
+            module, given = apart
+            return self._inline_parts(node, module, [env[n] for n in given])
         if handler is None and self.fallback is None:
             return self._miss(node, name, "")
         poisoned = False
@@ -347,26 +348,18 @@ class Importer:
     def _inline(self, node: fx.Node, env: Mapping[fx.Node, Any], name: str) -> Any:
         before = 1 if name == "wrap_with_set_grad_enabled" else 4
         body = env[cast(fx.Node, node.args[before])]
-        inner = dict(
-            zip(
-                (n for n in body.graph.nodes if n.op == "placeholder"),
-                fx.map_arg(node.args[before + 1 :], lambda n: env[n]),
-            )
-        )
-        return self.run(body.graph, body, inner)
+        return self._run_within(body, fx.map_arg(node.args[before + 1 :], lambda n: env[n]))
 
-    def _inline_parts(
-        self,
-        node: fx.Node,
-        env: Mapping[fx.Node, Any],
-        module: fx.GraphModule,
-        given: list[fx.Node],
-    ) -> Any:
-        if any(env[n] is POISON for n in given):
+    def _inline_parts(self, node: fx.Node, module: fx.GraphModule, given: list[Any]) -> Any:
+        if any(value is POISON for value in given):
             return POISON
-        inner = dict(zip(module.graph.find_nodes(op="placeholder"), (env[n] for n in given)))
-        results = self.run(module.graph, module, inner)
+        results = self._run_within(module, given)
         return results if isinstance(node.meta["val"], tuple | list) else results[0]
+
+    def _run_within(self, module: Any, given: Sequence[Any]) -> tuple[Any, ...]:
+        """What an inner graph gives, imported into the same builder."""
+        inner = dict(zip(module.graph.find_nodes(op="placeholder"), given))
+        return self.run(module.graph, module, inner)
 
     def _miss(self, node: fx.Node, name: str, reason: str) -> Any:
         self.missing.add(name, place(node, self.strip), reason)

@@ -72,7 +72,10 @@ def _plain(node: fx.Node) -> Overload | None:
     writes = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
     if mine != theirs or writes.index(True) or sum(writes) > 1 or len(plain._schema.returns) > 1:
         return None
-    if not isinstance(written, fx.Node) or [*_storages(node)] != [*_storages(written)]:
+    if not isinstance(written, fx.Node):
+        return None
+    memory = [*_storages(node)]
+    if not memory or memory != [*_storages(written)]:
         return None  # traced without memory, as a program read from a file is
     # what is wider is computed wider, and then rounded: an operation and a cast
     for operand in node.all_input_nodes:
