@@ -55,7 +55,8 @@ def decoding(graph: Graph) -> set[Node]:
         result, *others = node.results
         if node.op.kind == "source" and is_static(node):
             made[result] = frozenset(), False
-        if node.op.kind not in ("view", "elementwise") or node.op.cost == "expensive" or others:
+        is_cheap = node.op.kind in ("view", "elementwise") and node.op.cost != "expensive"
+        if others or not (is_cheap or node.op.decodes):
             continue
         if not all(v in made for v in node.operands) or not is_static(node):
             continue

@@ -8,7 +8,7 @@ from ..ir.builder import Builder
 from ..ir.errors import PassError
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import DType, bf16
-from ..ir.weight_only import hoisted, is_weight_only, weight_only
+from ..ir.weight_only import decoding, hoisted, is_weight_only, weight_only
 from . import findings
 from .manager import Pass
 from .rewrite import replace_nodes
@@ -19,7 +19,8 @@ class StoreWeights(Pass):
     """Decoding reads every weight once a token: half the bytes is nearly twice the speed.
 
     A weight w becomes cast(cast(w, dtype), its own dtype): the inner cast is done at build time,
-    the outer one when the weight is loaded. Norm weights and biases are small and stay.
+    the outer one when the weight is loaded. Norm weights and biases are small and stay; so do
+    numbers that are decoded from codes wherever they are read, which are stored narrower already.
     """
 
     name = "store-weights"
@@ -31,12 +32,13 @@ class StoreWeights(Pass):
                 f"store-weights: {self.dtype} is not a dtype that weights can be rounded to",
                 fix="use bf16, f16 or f32",
             )
-        known = weight_only(graph)
+        known, decoded = weight_only(graph), decoding(graph)
         stored: dict[Value, Value] = {}
 
         def is_wide(v: Value) -> bool:
             wider = v.dtype.is_float and v.dtype.bits > self.dtype.bits
-            return wider and is_weight_only(graph, v, known) and not _is_stored(v)
+            is_kept = _is_stored(v) or v.node in decoded
+            return wider and is_weight_only(graph, v, known) and not is_kept
 
         def narrowed(b: Builder, value: Value) -> Value:
             if value not in stored:
