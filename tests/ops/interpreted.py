@@ -16,6 +16,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from tilewright.ir.program import Program
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.program_json import program_from_json, program_to_json
@@ -118,13 +120,22 @@ def _pointer(address: int, kind: str):
     return torch.frombuffer((ctypes.c_char * dtype.itemsize).from_address(address), dtype=dtype)
 
 
+def _splat(builder, type, value):
+    """A scalar over a shape, in the dtype of its data: the interpreter has 1.0 for `0.5 != 0`."""
+    from triton.runtime.interpreter import TensorHandle
+
+    return TensorHandle(np.full(type.shape, value.data.reshape(-1)[0]), value.dtype.scalar)
+
+
 def serve() -> None:
     """Run what comes in until nothing more does."""
     import torch
+    from triton.runtime.interpreter import InterpreterBuilder
 
     import tilewright.tests.ir.random_steps  # noqa: F401  registers what its graphs call
     from tilewright.runtime.executable import Executable
 
+    InterpreterBuilder.create_splat = _splat
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what kernels print is no answer
