@@ -11,7 +11,7 @@ from ..codegen.group import make_plan
 from ..ir import switches
 from ..ir.errors import PassError
 from ..ir.evaluate import evaluate
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Node, Value
 from ..ir.lazy_arrays import LazyArray, LazyArrays
 from ..ir.plan import Plan
 from ..ir.program import Buffer, Program
@@ -20,7 +20,6 @@ from ..ir.steps import HostCall, walk
 from ..ir.target import Target
 from ..ir.text import print_plan
 from ..passes import Pass, PassResult, Report
-from ..passes.rewrite import remove_dead
 from .counted import counted
 from .report_calls import report_calls
 from .watching import dump_program, start_logging
@@ -75,7 +74,9 @@ def packed_weights(
     `load` gives an original weight by name. Nothing is kept: look each one up once.
     """
     sources: dict[str, Value] = {}
+    places: dict[Node, int] = {}
     if result.prepare is not None:
+        places = {node: place for place, node in enumerate(result.prepare.nodes)}
         names = [v.name or "" for v in result.graph.weights]
         sources = dict(zip(names, result.prepare.outputs, strict=True))
 
@@ -83,7 +84,9 @@ def packed_weights(
         if result.prepare is None:
             array = load(buffer.name)
         else:
-            graph = remove_dead(result.prepare.replace(outputs=(sources[buffer.name],)))
+            source = sources[buffer.name]
+            nodes = tuple(sorted(_producers(source), key=places.__getitem__))
+            graph = result.prepare.replace(nodes=nodes, outputs=(source,))
             (array,), _ = evaluate(graph, {}, load, precision=None)
         dtype = buffer.type.dtype
         return buffer.encoding.pack(array.astype(dtype.numpy, copy=False), dtype)
@@ -94,6 +97,18 @@ def packed_weights(
             for b in program.weights
         }
     )
+
+
+def _producers(value: Value) -> set[Node]:
+    """The nodes that a value depends on. Found from it: a model has as many weights as nodes."""
+    found: set[Node] = set()
+    left = [value.node]
+    while left:
+        node = left.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            left += [operand.node for operand in node.operands]
+    return found
 
 
 def _check_finished(pipeline: Sequence[Pass]) -> None:
