@@ -108,11 +108,12 @@ class Facts:
         """
         if all(sum(power for _, power in monomial) < 2 for monomial, _ in dim.terms):
             return False
-        least = {n: low for n in symbols_of(dim) if (low := self._declared(n).lo)}
-        if not least:
+        symbols = {name: self._declared(name) for name in symbols_of(dim)}
+        if not any(s.lo for s in symbols.values()):
             return False
-        above = Facts({n: _from_zero(self._declared(n)) for n in symbols_of(dim)})
-        low = above.bounds(substitute(dim, {n: symbol(n) + low for n, low in least.items()}))[0]
+        above = Facts({name: _from_zero(s) for name, s in symbols.items()})
+        counted = substitute(dim, {name: symbol(name) + s.lo for name, s in symbols.items()})
+        low = above.bounds(counted)[0]
         return low is not None and low >= 0
 
     def _bounds_of(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..ir.builder import Rebuilder
-from ..ir.dim import symbols_of
+from ..ir.dim import floordiv, symbols_of
 from ..ir.graph import Graph, Node, Value
 from ..ir.index_map import Index, Read
 from ..ir.indexing import broadcast_index
@@ -96,7 +96,7 @@ class _Finder(MaskReader):
         # of a choice the other side hides the key
         hides = [is_large_negative(v) for v in node.operands[1:]]
         if node.op.name == "add":
-            terms = (0, 1)
+            terms: tuple[int, ...] = (0, 1)
         elif node.op.name == "where" and True in hides:
             terms = (1 + hides.index(False),) if False in hides else ()
         else:
@@ -112,9 +112,9 @@ class _Finder(MaskReader):
     def axes(self, value: Value, index: Index) -> _Bias | None:
         if not value.dtype.is_float or J not in index:
             return None
-        head = None
+        head, group = None, floordiv(H, floordiv(self.heads, self.groups))
         for axis, at in enumerate(index):
-            if at == H // (self.heads // self.groups) and value.shape[axis] == self.groups:
+            if at == group and value.shape[axis] == self.groups:
                 head = axis
             elif at != J and value.shape[axis] != 1:
                 return None
