@@ -105,7 +105,7 @@ def dequantize(pool: Pool, op: Op) -> Value:
         codes = pool.fitted((*rows, parts * group), pool.among(whole))
     shared = [pool.fitted((*rows, parts), pool.among(FLOATS))]
     if pool.flip():
-        shared.append(pool.fitted((*rows, parts), pool.among((*FLOATS, codes.dtype, i32))))
+        shared.append(pool.fitted((*rows, parts), pool.among((*FLOATS, i8, i32))))
     return pool.b.dequantize(codes, *shared, dtype=pool.among(FLOATS))
 
 
