@@ -132,7 +132,7 @@ def needs_functions(program: ExportedProgram) -> bool:
     gone.
     """
     return any(
-        sees_writes(graph) or any(map(_changes_what_follows, graph.nodes))
+        any(map(_changes_what_follows, graph.nodes)) or sees_writes(graph)  # batched have no memory
         for graph in graphs_of(program)
     )
 
