@@ -163,7 +163,7 @@ def capture(request: Request, progress: Progress = unwatched) -> "CausalLM":
     found = None if request.path is None else find_onnx(request.path)
     if found is not None:
         require_onnx()
-        from ..frontend.onnx.language_model import capture_onnx_lm
+        from ..frontend.onnx.lm_capture import capture_onnx_lm
 
         return capture_onnx_lm(found, tokenizer=request.tokenizer, progress=progress)
     from ..frontend.huggingface import capture_causal_lm  # brings torch and transformers

@@ -118,7 +118,7 @@ def _reference(path: Path, stored: DType) -> tuple[str, Callable[[Sequence[int]]
     found = find_onnx(path)
     if found is not None:
         require_onnx()
-        from ..frontend.onnx.language_model import logits_elsewhere
+        from ..frontend.onnx.lm_capture import logits_elsewhere
 
         return logits_elsewhere(found, stored)
     import torch

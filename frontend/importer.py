@@ -22,7 +22,7 @@ from ..ir.graph import Value
 from ..ir.progress import Progress, unwatched
 from ..ir.types import DType, Shape, TensorType
 from .declined import Declined, Refused
-from .decompose import taken_apart
+from .decompositions import taken_apart
 from .dtypes import FROM_TORCH, as_declared, from_torch, promote
 from .fx_nodes import live_nodes, location, place, target_name
 from .in_place import plain_writes

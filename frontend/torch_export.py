@@ -28,7 +28,7 @@ from ..ir.signature import (
 )
 from . import aten  # noqa: F401  fills the table
 from .containers import tree_of
-from .decompose import Entangled
+from .decompositions import Entangled
 from .dtypes import from_torch, to_numpy
 from .dynamic_shapes import Axes, DynamicAxis, exported_axis
 from .eager import eager_call

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from ..ir.errors import UnsupportedModel
 from ..ir.signature import Tree
 from .containers import Results
-from .decompose import decompositions
+from .decompositions import decompositions
 from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
 from .explain import explained
 from .fx_nodes import target_name

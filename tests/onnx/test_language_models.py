@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.api.identity import file_identity
-from tilewright.frontend.onnx.language_model import capture_onnx_lm
+from tilewright.frontend.onnx.lm_capture import capture_onnx_lm
 from tilewright.frontend.onnx.lm_folder import find_onnx
 from tilewright.ir.evaluate import evaluate
 from tilewright.passes import run
