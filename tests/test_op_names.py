@@ -17,6 +17,7 @@ RECOGNIZE = {
     "passes/canonicalize.py": "the one way to write slices, joins, constants and comparisons",
     "passes/channels_last.py": "convolutions, and the views between them and what they read",
     "passes/constant_rules.py": "arithmetic with constants, positions and dims",
+    "passes/carry_key_biases.py": "a bias that each key brings to the scores",
     "passes/fold_batch_norm.py": "a scale and a shift after a convolution",
     "passes/fold_constants.py": "constants",
     "passes/fuse_attention.py": "attention, its repeated heads and its masks",
