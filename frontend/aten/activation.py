@@ -27,18 +27,24 @@ def _relu6(call: Call, x: Value) -> Value:
 @handles("hardsigmoid.default")
 def _hardsigmoid(call: Call, x: Value) -> Value:
     """relu6(x + 3) / 6, computed in float32 or wider, as torch's kernels do."""
-    wide = f64 if x.dtype == f64 else f32
-    b, shifted = call.b, call.b.add(call.value(x, wide), call.value(3.0, wide))
-    cut = b.minimum(b.maximum(shifted, call.value(0.0, wide)), call.value(6.0, wide))
-    return call.value(b.div(cut, call.value(6.0, wide)), x.dtype)
+    wide = call.value(x, f64 if x.dtype == f64 else f32)
+    six = call.value(6.0, wide.dtype)
+    return call.value(call.b.div(_cut_at_six(call, wide), six), x.dtype)
 
 
 @handles("hardswish.default")
 def _hardswish(call: Call, x: Value) -> Value:
-    """X * relu6(x + 3) / 6, likewise."""
-    wide = f64 if x.dtype == f64 else f32
-    x = call.value(x, wide)
-    return call.value(call.b.mul(x, _hardsigmoid(call, x)), call.dtype)
+    """(x * relu6(x + 3)) / 6, likewise: torch multiplies first."""
+    wide = call.value(x, f64 if x.dtype == f64 else f32)
+    product = call.b.mul(wide, _cut_at_six(call, wide))
+    return call.value(call.b.div(product, call.value(6.0, wide.dtype)), x.dtype)
+
+
+def _cut_at_six(call: Call, x: Value) -> Value:
+    """relu6(x + 3)."""
+    shifted = call.b.add(x, call.value(3.0, x.dtype))
+    positive = call.b.maximum(shifted, call.value(0.0, x.dtype))
+    return call.b.minimum(positive, call.value(6.0, x.dtype))
 
 
 @handles("leaky_relu.default")

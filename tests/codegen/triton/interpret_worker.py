@@ -11,9 +11,21 @@ import traceback
 
 import numpy as np
 import torch
+from triton.runtime import interpreter
 
 torch.set_num_threads(1)
+# a source that is written anew within a second would be taken for the one before
+sys.dont_write_bytecode = True
 TORCH = {"bfloat16": torch.bfloat16}  # float8 stays bytes, as kernels take it
+
+
+def all_ones(_, type):
+    """What Triton before 3.8 makes of -1, which NumPy refuses for unsigned numbers."""
+    zero = np.zeros(1, interpreter._get_np_dtype(type))
+    return interpreter.TensorHandle(np.invert(zero), type.scalar)
+
+
+interpreter.InterpreterBuilder.get_all_ones_value = all_ones
 
 
 def load(path, dtype):
