@@ -88,7 +88,7 @@ def _one_line_each() -> Iterator[None]:
 
     Which takes torch a fifth of the time of a whole trace.
     """
-    tracer: Any = proxy_tensor._ModuleStackTracer
+    tracer: Any = torch.fx.proxy.TracerBase  # of modules, and of what a branch or a loop runs
     create = tracer.create_node
 
     def create_node(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ def _line_of_module() -> str:
     while frame is not None:
         code = frame.f_code
         if code.co_name == "forward":
-            is_users = not code.co_filename.startswith(_TORCH)
+            is_users = not code.co_filename.startswith((_TORCH, "<"))  # <: what torch generates
             if is_users or not found:
                 found = f'File "{code.co_filename}", line {frame.f_lineno}, in forward'
             if is_users:
