@@ -31,6 +31,7 @@ RECOGNIZE = {
     "passes/patterns.py": "patterns: the language of recognition",
     "passes/positions.py": "sums and choices that a mask is made of",
     "passes/rewrite.py": "the driver of rules, which finds them by the op they name",
+    "passes/split_prepare.py": "a weight that is stored by its other axis",
     "passes/token_axis.py": "attention: where tokens may meet",
     "passes/view_rules.py": "pairs of views that are one",
 }
