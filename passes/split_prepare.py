@@ -50,7 +50,7 @@ def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
     """Nodes to compute at build time, and those of them that the graph computes itself as well.
 
     The latter widen a stored weight, or are views around that: storing what they make would store
-    the weight wide. A weight in another order is made at build time where nothing else reads it.
+    the weight wide. A transpose in front is made at build time where nothing else reads the weight.
     """
     moved = weight_only(graph, but=_expands)
     kept: set[Node] = set()
@@ -72,8 +72,7 @@ def _takes_place(graph: Graph, node: Node) -> bool:
     """Whether the weight in another order can be stored in place of the weight."""
     weight = node.operands[0]
     is_alone = graph.is_weight(weight) and graph.uses[weight] == (node,)
-    is_as_large = node.op.is_renaming and node.results[0].type.numel == weight.type.numel
-    return is_alone and is_as_large and not weight.dtype.is_packed
+    return node.op.name == "transpose" and is_alone and not weight.dtype.is_packed
 
 
 def _expands(node: Node) -> bool:
