@@ -9,7 +9,6 @@ Ratios matter: a stage that is linear takes sixteen times as long for sixteen ti
 
 import argparse
 import gc
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
+from cpu_lab import save
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
@@ -189,7 +189,7 @@ def main() -> None:
             ratios = [each[stage] / max(first[stage], 1e-3) for each in others]
             times = (f"{each[stage]:13.2f}" for each in rows.values())
             print(f"{stage:8}", *times, "   ", *(f"{ratio:.1f}" for ratio in ratios))
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    save(given.out, **found)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,18 @@ both, which waiting for the core does not change.
 """
 
 import argparse
-import json
 import os
 import statistics
-import sys
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+from cpu_lab import save
 from cpu_llm import make_reader
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import tilewright
-from tilewright.cli.doctor import cpu_name
 
 COMMON = {"vocab_size": 32000, "tie_word_embeddings": False, "max_position_embeddings": 512}
 SHAPES = {
@@ -116,16 +113,7 @@ def main() -> None:
             f" {row['share_of_bandwidth']:.0%} of read bandwidth",
             flush=True,
         )
-    report = {
-        "date": date.today().isoformat(),
-        "command": " ".join(["python", *sys.argv]),
-        "cpu": cpu_name(),
-        "threads": threads,
-        "load_average": os.getloadavg(),
-        "rows": rows,
-    }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    save(args.out, threads=threads, rows=rows)
 
 
 if __name__ == "__main__":

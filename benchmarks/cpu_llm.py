@@ -8,20 +8,17 @@ measured around it, and prefill of 512 tokens. All systems take turns in each ro
 
 import argparse
 import ctypes
-import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
 import numpy as np
+from cpu_lab import save
 
 from tilewright.api.demo_model import demo_path
-from tilewright.cli.doctor import cpu_name
 from tilewright.frontend.checkpoint import open_checkpoint
 
 
@@ -193,17 +190,7 @@ def main() -> None:
             "rounds": rounds[name],
         }
     bandwidth = statistics.median(r["bandwidth"] for all_ in rounds.values() for r in all_)
-    report = {
-        "date": date.today().isoformat(),
-        "command": " ".join(["python", *sys.argv]),
-        "cpu": cpu_name(),
-        "threads": threads,
-        "load_average": os.getloadavg(),
-        "read_bandwidth_gb_s": bandwidth / 1e9,
-        "rows": rows,
-    }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    save(args.out, threads=threads, read_bandwidth_gb_s=bandwidth / 1e9, rows=rows)
     print(f"read bandwidth, {threads} threads: {bandwidth / 1e9:.1f} GB/s, load {os.getloadavg()}")
     print(f"{'':28} {'decode tok/s':>13} {'of bandwidth':>13} {'prefill tok/s':>14} {'best':>7}")
     for name, row in rows.items():

@@ -9,18 +9,15 @@ A FOLDER is one that holds the tree under the name `tilewright` (a link will do)
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 
 import numpy as np
-
-from tilewright.cli.doctor import cpu_name
+from cpu_lab import save
 
 # The other side: loads the model, then times what each line of its input names.
 WORKER = """
@@ -102,16 +99,7 @@ def main() -> None:
                 )
             for tree in trees.values():
                 tree.process.communicate()
-    report = {
-        "date": date.today().isoformat(),
-        "command": " ".join(["python", *sys.argv]),
-        "cpu": cpu_name(),
-        "threads": len(os.sched_getaffinity(0)),
-        "load_average": os.getloadavg(),
-        "rows": rows,
-    }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    save(args.out, threads=len(os.sched_getaffinity(0)), rows=rows)
 
 
 if __name__ == "__main__":

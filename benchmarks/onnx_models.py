@@ -15,18 +15,16 @@ import json
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+from cpu_lab import save
 
 import tilewright
-from tilewright.cli.doctor import cpu_name
 
 CORES = len(os.sched_getaffinity(0))
 SECONDS = 0.05  # of one side in one round
@@ -201,16 +199,7 @@ def write(out: Path, rows: list[dict]) -> None:
     for threads in sorted({row["threads"] for row in rows}):
         ratios = [row["ratio"] for row in rows if row["threads"] == threads]
         means[threads] = math.exp(statistics.fmean(map(math.log, ratios)))
-    report = {
-        "date": date.today().isoformat(),
-        "command": " ".join(["python", *sys.argv]),
-        "cpu": cpu_name(),
-        "onnxruntime": onnxruntime.__version__,
-        "load_average": os.getloadavg(),
-        "geometric_means": means,
-        "rows": rows,
-    }
-    out.write_text(json.dumps(report, indent=1) + "\n")
+    save(out, onnxruntime=onnxruntime.__version__, geometric_means=means, rows=rows)
 
 
 def _numbers(text: str) -> list[int]:
