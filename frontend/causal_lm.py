@@ -47,10 +47,11 @@ def end_ids(folder: Path, named: Any, where: object) -> tuple[int, ...]:
     """
     generation = folder / "generation_config.json"
     more = read_json(generation).get("eos_token_id") if generation.is_file() else None
-    return tuple(dict.fromkeys((*_as_ids(more, generation), *_as_ids(named, where))))
+    return tuple(dict.fromkeys((*as_ids(more, generation), *as_ids(named, where))))
 
 
-def _as_ids(value: Any, where: object) -> tuple[int, ...]:
+def as_ids(value: Any, where: object) -> tuple[int, ...]:
+    """Token numbers that a file states: one, several or none. CheckpointError for others."""
     if value is None:
         return ()
     ids = tuple(value) if isinstance(value, list | tuple) else (value,)

@@ -21,11 +21,11 @@ from ...ir.layout import INPUT_IDS, NUM_TOKENS, POSITION_IDS
 from ...ir.progress import Progress, unwatched
 from ...ir.signature import Input
 from ...ir.types import DType, i64
-from ..causal_lm import CausalLM, ModelFacts, end_ids
+from ..causal_lm import CausalLM, ModelFacts, as_ids, end_ids
 from ..tokenizer_source import from_folder, from_transformers
 from .checks import checked_model
 from .import_model import ImportedOnnx, declared_shapes, import_onnx
-from .lm_folder import OnnxFolder
+from .lm_folder import OnnxFolder, table
 from .model_file import ModelFile
 from .other_runtimes import run_elsewhere
 from .tensors import dtype_of_element
@@ -87,7 +87,7 @@ def read_roles(file: ModelFile, found: OnnxFolder) -> Roles:
 
     UnsupportedModel lists all that are of no kind which a model over tokens alone has.
     """
-    stated = _table(found.decoder.get("inputs"))
+    stated = table(found.decoder, "inputs")
     ours = {name: role for role, name in stated.items()}
     patterns = [str(name).partition("%d")[0] for name in stated.values() if "%d" in str(name)]
     roles: dict[str, str] = {}
@@ -116,7 +116,7 @@ def read_roles(file: ModelFile, found: OnnxFolder) -> Roles:
             fix="compile it as it is: tilewright.compile(path)",
         )
     outputs = [output.name for output in file.proto.graph.output]
-    logits = _table(found.decoder.get("outputs")).get("logits", "logits")
+    logits = table(found.decoder, "outputs").get("logits", "logits")
     numbers = [re.search(r"\d+", name) for name in (*past, *outputs)]
     layers = len({match[0] for match in numbers if match})
     return Roles(roles, past, logits if logits in outputs else outputs[0], layers)
@@ -124,10 +124,11 @@ def read_roles(file: ModelFile, found: OnnxFolder) -> Roles:
 
 def settings(file: ModelFile, roles: Roles) -> dict[str, np.ndarray]:
     """The numbers of inputs that are the same in every call: settings, and a past of no tokens."""
+    declared = declared_shapes(file)
     values = {name: np.zeros(shape, _dtype(file, name)) for name, shape in roles.past.items()}
     for name, role in roles.inputs.items():
         if role in SETTINGS:
-            ones = (1,) * len(declared_shapes(file)[name] or ())
+            ones = (1,) * len(declared[name] or ())
             values[name] = np.full(ones, SETTINGS[role], _dtype(file, name))
     return values
 
@@ -153,9 +154,10 @@ def logits_elsewhere(
     roles = read_roles(file, found)
     name, run = run_elsewhere(str(found.model), stored)
     at = [output.name for output in file.proto.graph.output].index(roles.logits)
+    always = settings(file, roles)
 
     def logits_of(tokens: Sequence[int]) -> np.ndarray:
-        given = settings(file, roles)
+        given = dict(always)
         for name, shape in over_tokens(file, roles, len(tokens)).items():
             number = OVER_TOKENS.get(roles.inputs[name])
             row = tokens if roles.inputs[name] == INPUT_IDS else np.arange(len(tokens))
@@ -169,10 +171,6 @@ def logits_elsewhere(
 def _dtype(file: ModelFile, name: str) -> np.dtype:
     (kind,) = (v.type.tensor_type.elem_type for v in file.proto.graph.input if v.name == name)
     return dtype_of_element(kind, name).numpy
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _empty(shape: tuple[int | str, ...]) -> tuple[int, ...]:
@@ -217,7 +215,7 @@ def _of_tokens(imported: ImportedOnnx, roles: Roles, where: str) -> Graph:
 def _facts(found: OnnxFolder, graph: Graph, roles: Roles, file: ModelFile) -> ModelFacts:
     config, genai = found.config, found.genai
     ends = end_ids(found.folder, config.get("eos_token_id"), "config.json")
-    more = end_ids(found.folder, genai.get("eos_token_id"), "genai_config.json")
+    more = as_ids(genai.get("eos_token_id"), "genai_config.json")
     limits = [config.get(name) for name in _SIZES]
     limits += [genai.get("context_length"), graph.symbols[NUM_TOKENS].hi]
     named = [*(config.get("architectures") or ()), config.get("model_type"), genai.get("type")]

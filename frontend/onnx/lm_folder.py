@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +27,28 @@ class OnnxFolder:
     folder: Path
     note: str = ""  # which of several files is taken
 
-    @property
+    @cached_property
     def config(self) -> Mapping[str, Any]:
         """config.json as transformers writes it; nothing where there is none."""
         return self._read("config.json")
 
-    @property
+    @cached_property
     def genai(self) -> Mapping[str, Any]:
         """What genai_config.json of onnxruntime-genai says of the model, `decoder` among it."""
-        return _table(self._read("genai_config.json"), "model")
+        return table(self._read("genai_config.json"), "model")
 
     @property
     def decoder(self) -> Mapping[str, Any]:
         """The part of `genai` that tells the decoder's file, sizes, inputs and outputs."""
-        return _table(self.genai, "decoder")
+        return table(self.genai, "decoder")
 
     def _read(self, name: str) -> Mapping[str, Any]:
         path = self.folder / name
         return read_json(path) if path.is_file() else {}
 
 
-def _table(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def table(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A table in a table of settings; nothing where there is none."""
     found = fields.get(name)
     return found if isinstance(found, Mapping) else {}
 
