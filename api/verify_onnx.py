@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..ir.errors import OptionError
-from ..ir.graph import Graph
-from ..ir.lazy_arrays import LazyArrays
 from ..passes.differential import difference
 from ..passes.rounding import Expected, expected
 from .bisect import bisect
 from .compile_model import compile, require_onnx
 from .compiled_variant import pipeline_of
 from .verify_module import Arrays, Case, Difference, Verdict, bound_of, random_calls
+
+if TYPE_CHECKING:
+    from ..frontend.onnx.import_model import ImportedOnnx
 
 
 def verify_onnx(
@@ -37,6 +38,7 @@ def verify_onnx(
     `tolerance` both runtimes are then held against what rounding may make of the model's results.
     """
     require_onnx()
+    from ..frontend.onnx.import_model import import_onnx
     from ..frontend.onnx.other_runtimes import run_elsewhere
 
     reference, theirs_of = run_elsewhere(str(path))
@@ -61,12 +63,13 @@ def verify_onnx(
         if arrays is not None:
             calls = [("the arrays given", (arrays, theirs_of(arrays)))]
         cases, wrong = [], None
+        imported: ImportedOnnx | None = None  # made where a result differs
         for what, (given, theirs) in calls:
             named = list(zip(compiled.outputs, compiled(**given), theirs, strict=True))
             results = tuple(_result(name, a, b, bound) for name, a, b in named)
             if tolerance is None and not all(r.is_right for r in results):
-                graph, weights, arguments = _reference(compiled, given, shapes)
-                may = expected(graph, arguments, weights)
+                imported = imported or import_onnx(compiled._file, shapes=shapes)
+                may = expected(imported.graph, _arguments(imported, given), imported.weights)
                 results = tuple(
                     _within_rounding(result, one, {"the program": ours, reference: other})
                     for result, one, (_, ours, other) in zip(results, may, named)
@@ -76,9 +79,14 @@ def verify_onnx(
                 wrong = given
         suspect = None
         if find and wrong is not None:
-            graph, weights, arguments = _reference(compiled, wrong, shapes)
-            pipeline = pipeline_of(compiled._options)
-            suspect = bisect(graph, weights, pipeline, compiled.target, arguments)
+            imported = imported or import_onnx(compiled._file, shapes=shapes)
+            suspect = bisect(
+                imported.graph,
+                imported.weights,
+                pipeline_of(compiled._options),
+                compiled.target,
+                _arguments(imported, wrong),
+            )
         return Verdict(reference, compiled.target.name, tuple(cases), suspect)
 
 
@@ -100,11 +108,7 @@ def _within_rounding(result: Difference, may: Expected, made: Mapping[str, Any])
     return Difference(what, errors[farther], 1.0)
 
 
-def _reference(compiled: Any, arrays: Arrays, shapes: Any) -> tuple[Graph, LazyArrays, Arrays]:
-    """The graph as it was imported, its weights, and a call's arrays as its arguments."""
-    from ..frontend.onnx.import_model import import_onnx
-
-    imported = import_onnx(compiled._file, shapes=shapes)
-    values = [arrays[name] for name in compiled.inputs]
-    arguments = {v.name or "": np.asarray(x) for v, x in zip(imported.graph.inputs, values)}
-    return imported.graph, imported.weights, arguments
+def _arguments(imported: "ImportedOnnx", arrays: Arrays) -> Arrays:
+    """A call's arrays as arguments of the graph that was imported."""
+    values = [np.asarray(arrays[name]) for name in imported.inputs]
+    return {v.name or "": x for v, x in zip(imported.graph.inputs, values)}
