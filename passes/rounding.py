@@ -121,12 +121,23 @@ def _disturbed(rng: np.random.Generator) -> Disturb:
     ) -> list[np.ndarray]:
         if not rounds(node):
             return list(arrays)
+        if values is node.operands and node.op.kind == "attention":
+            arrays = _without_infinite_values(node, arrays)
         return [
             x * (1 + _unit(v.dtype) * rng.uniform(-1, 1, x.shape)) if v.dtype.is_float else x
             for v, x in zip(values, arrays, strict=True)
         ]
 
     return disturb
+
+
+def _without_infinite_values(node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Whether the values of keys that a query does not see are read is left open, so that what
+    is infinite or NaN there reaches the result or not."""
+    return [
+        np.where(np.isfinite(x), x, 0.0) if name == "v" else x
+        for name, x in zip(node.op.operands, arrays, strict=False)
+    ]
 
 
 def rounds(node: Node) -> bool:
