@@ -54,7 +54,7 @@ def code_fingerprint() -> str:
     """Hash of our sources that decide what is built: an edited compiler never meets old output."""
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for folder in ("ir", "frontend", "passes", "codegen", "api"):
+    for folder in ("ir", "frontend", "passes", "codegen", "autotune", "api"):
         for file in sorted((root / folder).rglob("*")):
             if file.suffix in (".py", ".h", ".cpp"):
                 digest.update(file.relative_to(root).as_posix().encode())

@@ -17,7 +17,7 @@ from tilewright.ir.target import TARGETS
 from tilewright.ir.types import DTYPES, TensorType
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "api", "cli"]
+LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "autotune", "api", "cli"]
 SOURCES = {".py", ".h", ".cpp"}
 
 KINDS = {

@@ -57,6 +57,9 @@ class Expr:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self):
+        return Expr, (self.terms,)  # each process hashes text in its own way
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
 

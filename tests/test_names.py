@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("ir", "frontend", "passes", "codegen", "runtime", "api", "cli")
+LAYERS = ("ir", "frontend", "passes", "codegen", "runtime", "autotune", "api", "cli")
 
 # Folders in which a name is that of one family of ops, or of one template, seen by each of them.
 FAMILY = {

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "api", "cli"]
+LAYERS = ["ir", "frontend", "passes", "codegen", "runtime", "autotune", "api", "cli"]
 NOT_SHIPPED = {"tests", "docs", "benchmarks", "examples"}
 # Kinds of file that the package reads at run time, and so must be shipped.
-SHIPPED = {".py", ".h", ".cpp"}
+SHIPPED = {".py", ".h", ".cpp", ".jsonl"}
 
 
 def shipped_files() -> set[str]:
