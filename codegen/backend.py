@@ -7,8 +7,10 @@ from typing import Protocol, TypeVar
 from ..ir.dim import Dim
 from ..ir.errors import UnsupportedOp
 from ..ir.program import Kernel
+from ..ir.target import Target
 from ..ir.types import TensorType
 from .loops import LoopKernel, Part
+from .templates.template import Bucket
 
 Printer = TypeVar("Printer")
 
@@ -47,6 +49,29 @@ class GroupLaunches:
 
     launches: tuple[GroupLaunch, ...]
     workspaces: Mapping[str, TensorType]
+
+
+class Schedules(Protocol):
+    """Who may know better schedules than the default ones."""
+
+    def buckets(
+        self, kernel: LoopKernel, target: Target, size: Dim, default: list[Bucket]
+    ) -> list[Bucket]:
+        """Which schedule for which size, the whole range of `default` covered."""
+        ...
+
+
+class DefaultSchedules:
+    """Knows none."""
+
+    def buckets(
+        self, kernel: LoopKernel, target: Target, size: Dim, default: list[Bucket]
+    ) -> list[Bucket]:
+        """The default ones."""
+        return default
+
+
+UNTUNED = DefaultSchedules()
 
 
 class Backend(Protocol):

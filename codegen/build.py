@@ -14,7 +14,7 @@ from ..ir.ranges import Range, Ranges
 from ..ir.steps import launches
 from ..ir.target import Target
 from ..ir.types import TensorType
-from .backend import Backend
+from .backend import UNTUNED, Backend, Schedules
 from .build_steps import StepMaker
 from .encodings import choose_encodings, require_whole
 from .group import make_plan
@@ -29,10 +29,13 @@ def build(
     kv: KVLayout | None = None,
     plan: Plan | None = None,
     progress: Progress = unwatched,
+    schedules: Schedules = UNTUNED,
+    backend: Backend | None = None,
 ) -> Program:
     """Compile `graph` for `target`. Raises BuildError, or one error listing all groups that failed.
 
-    `plan` is the graph's, made here where none is given: see `group.make_plan`.
+    `plan` is the graph's, made here where none is given: see `group.make_plan`. `schedules` may
+    replace the default ones. A `backend` stands in for that of the target.
     Groups that are the same but for the buffers they touch share one kernel, so identical layers
     cost one compilation.
     """
@@ -41,7 +44,7 @@ def build(
     graph = plan.graph
     encodings = choose_encodings(graph, target)
     ranges = Ranges(graph.facts, {} if kv is None else _made_by_engine(graph))
-    backend = _backend(target, progress)
+    backend = _backend(target, progress, schedules) if backend is None else backend
     made = StepMaker(graph, target, backend, progress)
     names = buffer_names(graph)
     buffers = made.buffers
@@ -102,14 +105,14 @@ def _made_by_engine(graph: Graph) -> dict[Value, Range]:
     return {v: (0, limits[v.name] - 1) for v in graph.inputs if v.name in limits}
 
 
-def _backend(target: Target, progress: Progress) -> Backend:
+def _backend(target: Target, progress: Progress, schedules: Schedules) -> Backend:
     if target.is_gpu:
         from .triton.backend import TritonBackend
 
-        return TritonBackend(target, progress)
+        return TritonBackend(target, progress, schedules)
     from .cpp.backend import CppBackend
 
-    return CppBackend(target, progress)
+    return CppBackend(target, progress, schedules)
 
 
 # ---- buffers -------------------------------------------------------------------------------

@@ -1,35 +1,60 @@
 """C++ kernels of one program, compiled together into one shared library."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...ir.dim import symbol
 from ...ir.program import Kernel
 from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
-from ..backend import GroupLaunch, GroupLaunches, Variant
+from ..backend import UNTUNED, GroupLaunch, GroupLaunches, Schedules, Variant
 from ..loops import LoopKernel
+from ..templates.template import Schedule, merged
 from .binary import compile_library
-from .emit import emit_kernel
+from .emit import choices, emit_kernel
+from .schedules import FixedSchedule
 
 LIBRARY = "kernels.so"
 
 
 class CppBackend:
-    """Collects sources by key; a kernel takes any sizes, so each group is one launch."""
+    """Collects sources by key; each group is one launch."""
 
-    def __init__(self, target: Target, progress: Progress = unwatched):
-        self.target, self.progress = target, progress
-        self.kernels: dict[str, Kernel] = {}  # by key
+    def __init__(
+        self,
+        target: Target,
+        progress: Progress = unwatched,
+        schedules: Schedules = UNTUNED,
+    ):
+        self.target, self.progress, self.schedules = target, progress, schedules
+        self.kernels: dict[tuple[str, Schedule], Kernel] = {}  # by key
 
     def launches(self, kernel: LoopKernel, key: str) -> GroupLaunches:
-        """One launch with every parameter and the symbols the kernel reads."""
-        if key not in self.kernels:
-            name = f"{kernel.template}_{key[:12]}"
-            source = emit_kernel(kernel, name, self.target)
-            self.kernels[key] = Kernel(name, "cpp", key, source, LIBRARY, kernel.template)
+        """One launch with every parameter and the symbols the kernel reads.
+
+        A kernel takes any sizes: there is one for each schedule that is another.
+        """
+        size, default = choices(kernel)
+        buckets = merged(self.schedules.buckets(kernel, self.target, size, default))
         params = tuple(range(len(kernel.params)))
         dims = tuple(symbol(name) for name in kernel.symbols)
-        return GroupLaunches((GroupLaunch((Variant(self.kernels[key].name, params, dims),)),), {})
+        variants = []
+        for lo, hi, schedule in buckets:
+            made = self._kernel(kernel, key, schedule)
+            text = "" if isinstance(schedule, FixedSchedule) else str(schedule)
+            variants.append(Variant(made.name, params, dims, (), lo, hi, text))
+        if len(variants) == 1:
+            size, variants = 0, [replace(variants[0], lo=0, hi=None)]
+        return GroupLaunches((GroupLaunch(tuple(variants), size),), {})
+
+    def _kernel(self, kernel: LoopKernel, key: str, schedule: Schedule) -> Kernel:
+        if (key, schedule) not in self.kernels:
+            number = sum(other == key for other, _ in self.kernels)
+            name = f"{kernel.template}_{key[:12]}" + (f"_{number}" if number else "")
+            source = emit_kernel(kernel, name, self.target, schedule)
+            made = Kernel(name, "cpp", key, source, LIBRARY, kernel.template)
+            self.kernels[key, schedule] = made
+        return self.kernels[key, schedule]
 
     def finish(self) -> tuple[Mapping[str, Kernel], Mapping[str, bytes]]:
         """Compile the library."""

@@ -5,21 +5,25 @@ Sums in f64, and of integers that take more than 16 bits, are a plain loop, one 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 
 from ...ir.dim import Dim, ceildiv, divide_exactly, floordiv, mod, product, substitute
 from ...ir.encoding import PANEL
 from ...ir.errors import BuildError
 from ...ir.indexing import coefficient_of
 from ...ir.types import DType, f32, i16
-from ..elements import loads_of
+from ..elements import index_facts, loads_of
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of, tile_dtype
+from ..templates.template import Bucket, clip
 from . import dims
 from .contract_plain import emit_plain, unpack_loads
 from .elements import Scope, decode, pointer_type, unit_axes, value_type
 from .reduce import buffers, combines, declare_states, sweep_row
+from .schedules import FixedSchedule, TileSchedule, fixed_buckets
 from .sweep import buffer_sink, store_sink, sweep
 
 BLOCK = 256  # TW_KB
+ROWS = ((0, 1), (2, 16), (17, 128), (129, None))  # of x, that may have schedules of their own
 
 
 def tiled(part: Contract) -> DType | None:
@@ -43,16 +47,29 @@ def is_narrow(kernel: LoopKernel, part: Contract) -> bool:
     return n * (k + 128) < (16 if n <= 16 else 32) * k
 
 
-def emit_contract(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
+def contract_buckets(kernel: LoopKernel) -> tuple[Dim, list[Bucket]]:
+    """By the rows of x; of a part that is a plain loop nothing is chosen."""
+    (part,) = kernel.parts
+    if tiled(part) is None:
+        return fixed_buckets(kernel)
+    table: list[Bucket] = [(lo, hi, TileSchedule()) for lo, hi in ROWS]
+    return part.m.extent, clip(table, index_facts(kernel), part.m.extent)
+
+
+def emit_contract(
+    kernel: LoopKernel, part: Contract, name: str, schedule: TileSchedule | FixedSchedule
+) -> list[str]:
     """A function that computes the part."""
-    if tiled(part) is None:
+    if isinstance(schedule, FixedSchedule):
         return emit_plain(kernel, part, name)
-    return _Tiled(kernel, part, name).lines()
+    return _Tiled(kernel, part, name, schedule).lines()
 
 
-def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]:
+def contract_scratch(
+    kernel: LoopKernel, part: Contract, name: str, schedule: TileSchedule | FixedSchedule
+) -> list[str]:
     """Panels of x and w, and sums."""
-    if tiled(part) is None:
+    if isinstance(schedule, FixedSchedule):
         return []
     sizes = (product(a.extent for a in part.batch), part.m.extent, part.n.extent, part.k.extent)
     packed = all(direct_weight(kernel, part, w) is not None for w in part.ws)
@@ -62,7 +79,12 @@ def contract_scratch(kernel: LoopKernel, part: Contract, name: str) -> list[str]
     if part.group is not None:
         name, sizes = "tw_grouped_need", (part.group.axis.extent, *sizes[1:])
     call = ", ".join(dims.text(s) for s in sizes)
-    return [f"{name}({call}, {counts}, nthreads, need);"]
+    return [f"{name}<{_tiling(schedule)}>({call}, {counts}, nthreads, need);"]
+
+
+def _tiling(schedule: TileSchedule) -> str:
+    """The type of tw_contract.h that is the schedule."""
+    return f"TwTiling<{', '.join(map(str, astuple(schedule)))}>"
 
 
 def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, Dim] | None:
@@ -87,8 +109,8 @@ def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, 
 
 
 class _Tiled:
-    def __init__(self, kernel: LoopKernel, part: Contract, name: str):
-        self.kernel, self.part, self.name = kernel, part, name
+    def __init__(self, kernel: LoopKernel, part: Contract, name: str, schedule: TileSchedule):
+        self.kernel, self.part, self.name, self.schedule = kernel, part, name, schedule
         # a group's rows meet one matrix, as those of a batch item do
         self.batch = part.batch if part.group is None else (part.group.axis,)
         self.outer = frozenset((*(a.name for a in self.batch), part.m.name))
@@ -131,6 +153,7 @@ class _Tiled:
             f"static constexpr bool NARROW = {str(self.narrow).lower()};",
             f"static constexpr bool IS_F32 = {str(self.micro == 'tw_micro_f32').lower()};",
             f"static constexpr bool IS_I8 = {str(self.micro == 'tw_micro_i8').lower()};",
+            f"typedef {_tiling(self.schedule)} Tiling;",
             f"typedef {value_type(self.kept)} X;",
             f"typedef {value_type(accumulator_of(part.x_dtype))} Sum;",
             "int64_t batches, M, N, K;",

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ...ir.dim import Dim
 from ...ir.errors import BuildError
 from ...ir.target import Target
 from ..backend import printer_of
@@ -12,12 +12,14 @@ from ..templates.attention import Attention
 from ..templates.scan import Scan
 from ..templates.scatter import Scatter
 from ..templates.sort import Sort
+from ..templates.template import Bucket, Schedule
 from . import dims
-from .contract import contract_scratch, emit_contract
+from .contract import contract_buckets, contract_scratch, emit_contract
 from .pointwise import emit_pointwise
 from .reduce import emit_reduce, reduce_scratch
 from .scan import emit_scan
 from .scatter import emit_scatter, scatter_scratch
+from .schedules import fixed_buckets, run_buckets
 from .sort import emit_sort, sort_scratch
 from .special import attention_scratch, emit_attention, emit_sample, sample_scratch
 
@@ -30,27 +32,43 @@ class Printer:
     that raise `need[0]` (a thread's) and `need[1]` (the team's) to the bytes of scratch that the
     part uses, with `d`, `nthreads` and the kernel's symbols at hand. A part with scratch stands
     alone in its kernel: two would use it and the team's counters at the same time.
+
+    `buckets`: which schedule for which size, as `Template.defaults` has it. Where there is a choice
+    `emit` and `scratch` are given the schedule as well.
     """
 
-    emit: Callable[[LoopKernel, Any, str], Sequence[str]]
+    emit: Callable[..., Sequence[str]]
     header: str
-    scratch: Callable[[LoopKernel, Any, str], Sequence[str]] | None = None
+    scratch: Callable[..., Sequence[str]] | None = None
+    buckets: Callable[[LoopKernel], tuple[Dim, list[Bucket]]] = fixed_buckets
 
 
 PRINTERS: dict[type[Part], Printer] = {
-    Pointwise: Printer(emit_pointwise, "tw_math.h"),
+    Pointwise: Printer(emit_pointwise, "tw_math.h", buckets=run_buckets),
     Reduce: Printer(emit_reduce, "tw_reduce.h", reduce_scratch),
     Scan: Printer(emit_scan, "tw_scan.h", lambda *_: ["need[1] = tw_greater(need[1], 64);"]),
     Scatter: Printer(emit_scatter, "tw_scan.h", scatter_scratch),
     Sort: Printer(emit_sort, "tw_sort.h", sort_scratch),
-    Contract: Printer(emit_contract, "tw_contract.h", contract_scratch),
+    Contract: Printer(emit_contract, "tw_contract.h", contract_scratch, contract_buckets),
     Attention: Printer(emit_attention, "tw_attention.h", attention_scratch),
     Sample: Printer(emit_sample, "tw_sample.h", sample_scratch),
 }
 
 
-def emit_kernel(kernel: LoopKernel, name: str, target: Target) -> str:
-    """The source of `kernel` with entry `name`; see abi.py for how it is called."""
+def choices(kernel: LoopKernel) -> tuple[Dim, list[Bucket]]:
+    """The default schedules of a kernel: see `Template.defaults`."""
+    return printer_of(PRINTERS, kernel.parts[0], "C++").buckets(kernel)
+
+
+def emit_kernel(
+    kernel: LoopKernel, name: str, target: Target, schedule: Schedule | None = None
+) -> str:
+    """The source of `kernel` with entry `name`; see abi.py for how it is called.
+
+    Without a schedule it has the first of its default ones.
+    """
+    if schedule is None:
+        schedule = choices(kernel)[1][0][2]
     if not name.isidentifier():
         raise BuildError(f"{name!r} is not a name for a kernel")
     printers = [printer_of(PRINTERS, part, "C++") for part in kernel.parts]
@@ -65,10 +83,14 @@ def emit_kernel(kernel: LoopKernel, name: str, target: Target) -> str:
     needs: list[str] = []
     for i, (part, printer) in enumerate(zip(kernel.parts, printers)):
         part_name = f"{name}_{i}"
-        functions += [*printer.emit(kernel, part, part_name), ""]
+        chosen = () if printer.buckets is fixed_buckets else (schedule,)
+        functions += [*printer.emit(kernel, part, part_name, *chosen), ""]
         calls.append(f"    {part_name}(p, d, team);")
         if printer.scratch is not None:
-            needs += [*dims.given(kernel.symbols), *printer.scratch(kernel, part, part_name)]
+            needs += [
+                *dims.given(kernel.symbols),
+                *printer.scratch(kernel, part, part_name, *chosen),
+            ]
     source = [
         f"// {kernel.template} kernel {name}",
         *dict.fromkeys(f'#include "{printer.header}"' for printer in printers),

@@ -5,6 +5,7 @@
 //   M, N, K, batches            sizes
 //   WEIGHTS, STATS              how many weights (accumulators), how many statistics a row
 //   PACKED, micro()             weights lie in panels; which inner loops fit their dtype
+//   Tiling                      how it is cut
 //   NARROW                      so few columns that sums along k are made side by side (tw_narrow)
 //   fill(b, m0, r0, r1, mc, a, stat)      rows r0..r1 of the chunk at m0: x into a, statistics
 //   weight(i, b, panel)         a panel of weight i              (PACKED)
@@ -21,13 +22,17 @@
 #include "tw_micro.h"
 #include "tw_reduce.h"
 
-#define TW_CHUNK 240          // rows of x prepared at a time
-#define TW_GROUP 4            // panels of one tile ...
-#define TW_GROUP_THIN 8       // ... when there are at most TW_ROWS rows
-#define TW_PRIVATE_X 8192     // elements of x up to which each thread prepares its own copy
+// What is chosen, by schedules.py: rows of x prepared at a time; panels of one tile, and of one that
+// has at most TW_ROWS rows; elements of x up to which each thread prepares its own copy.
+template <int64_t CHUNK, int64_t PANELS, int64_t THIN_PANELS, int64_t PRIVATE_X>
+struct TwTiling {
+    static constexpr int64_t chunk = CHUNK, panels = PANELS, thin_panels = THIN_PANELS;
+    static constexpr int64_t private_x = PRIVATE_X;
+};
 
 TW_INLINE int64_t tw_narrow_row(int64_t K) { return tw_round_up(K, 16); }
 
+template <class Tiling>
 struct TwContractPlan {
     int64_t kblocks, panels, chunk, x_floats;
     bool alone;      // every batch item is one thread's
@@ -38,26 +43,32 @@ struct TwContractPlan {
                    int64_t nthreads) {
         kblocks = (K + TW_KB - 1) / TW_KB;
         panels = (N + TW_PANEL - 1) / TW_PANEL;
-        chunk = M < TW_CHUNK ? M : TW_CHUNK;
+        chunk = M < Tiling::chunk ? M : Tiling::chunk;
         x_floats = tw_round_up(chunk * kblocks * TW_KB + stats * chunk, 16);
         alone = batches >= 2 * nthreads;
-        private_x = alone || nthreads == 1 || chunk * K <= TW_PRIVATE_X;
+        private_x = alone || nthreads == 1 || chunk * K <= Tiling::private_x;
     }
     // room for weights: a tile's panels, or narrow ones as a whole
     static int64_t weight_floats(int64_t weights, int64_t N, int64_t K, bool packed, bool narrow) {
         if (packed) return 0;
-        return narrow ? weights * N * tw_narrow_row(K) : TW_GROUP_THIN * TW_KB * TW_PANEL;
+        if (narrow) return weights * N * tw_narrow_row(K);
+        return tw_greater(Tiling::panels, Tiling::thin_panels) * TW_KB * TW_PANEL;
     }
     int64_t tile_floats(int64_t weights) const {
-        return weights * tw_greater(chunk * TW_GROUP, TW_ROWS * TW_GROUP_THIN) * TW_PANEL;
+        return weights * TW_PANEL *
+               tw_greater(chunk * Tiling::panels, TW_ROWS * Tiling::thin_panels);
     }
 };
 
+template <class S>
+using TwPlanOf = TwContractPlan<typename S::Tiling>;
+
 // Enough for any number of threads up to `nthreads`: fewer may be given than were asked for.
+template <class Tiling>
 TW_INLINE void tw_contract_need(int64_t batches, int64_t M, int64_t N, int64_t K, int64_t weights,
                                 int64_t stats, bool packed, bool narrow, int64_t nthreads,
                                 int64_t need[2]) {
-    TwContractPlan plan(batches, M, N, K, stats, nthreads);
+    TwContractPlan<Tiling> plan(batches, M, N, K, stats, nthreads);
     bool may_be_alone = batches >= 2;
     int64_t mine = plan.tile_floats(weights) + plan.weight_floats(weights, N, K, packed, narrow);
     if (plan.private_x || may_be_alone || nthreads == 1) mine += plan.x_floats;
@@ -66,7 +77,7 @@ TW_INLINE void tw_contract_need(int64_t batches, int64_t M, int64_t N, int64_t K
 }
 
 template <class S>
-static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContractPlan& plan,
+static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanOf<S>& plan,
                                                        int64_t b, int64_t m0, int64_t mc,
                                                        int64_t r0, int64_t r1, int64_t p0,
                                                        int64_t count, const typename S::X* a,
@@ -134,9 +145,10 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwContr
 struct TwTiles {
     int64_t parts, group, groups, count;
 
-    TwTiles(const TwContractPlan& plan, int64_t mc, int64_t nthreads) {
+    template <class Tiling>
+    TwTiles(const TwContractPlan<Tiling>& plan, int64_t mc, int64_t nthreads) {
         const int64_t blocks = (mc + TW_ROWS - 1) / TW_ROWS;
-        group = blocks <= 1 ? TW_GROUP_THIN : TW_GROUP;
+        group = blocks <= 1 ? Tiling::thin_panels : Tiling::panels;
         groups = (plan.panels + group - 1) / group;
         // few panels: rows are shared out too
         const int64_t wanted = (4 * nthreads + groups - 1) / tw_greater(groups, 1);
@@ -151,15 +163,16 @@ struct TwTiles {
 // one by one (`mine` is the next one taken, counted from the first chunk on), so that a thread that
 // is held up does less.
 template <class S>
-static void tw_contract_chunk(const S& s, const TwContractPlan& plan, int64_t b, int64_t m0,
+static void tw_contract_chunk(const S& s, const TwPlanOf<S>& plan, int64_t b, int64_t m0,
                               int64_t mc, const TwTeam* team, int64_t tid, int64_t nthreads,
                               const typename S::X* a, typename S::Sum* tile,
                               typename S::X* packed, int64_t* mine, int64_t* base) {
     if (mc <= TW_ROWS) {
         const int64_t last = tw_cut(plan.panels, tid + 1, nthreads);
-        for (int64_t p = tw_cut(plan.panels, tid, nthreads); p < last; p += TW_GROUP_THIN)
-            tw_contract_tile(s, plan, b, m0, mc, 0, mc, p, tw_lesser(TW_GROUP_THIN, last - p), a,
-                             tile, packed);
+        constexpr int64_t group = S::Tiling::thin_panels;
+        for (int64_t p = tw_cut(plan.panels, tid, nthreads); p < last; p += group)
+            tw_contract_tile(s, plan, b, m0, mc, 0, mc, p, tw_lesser(group, last - p), a, tile,
+                             packed);
         return;
     }
     const TwTiles tiles(plan, mc, nthreads);
@@ -178,7 +191,7 @@ static void tw_contract_chunk(const S& s, const TwContractPlan& plan, int64_t b,
 
 // Rows of a chunk of x, in the form in which they are multiplied.
 template <class S>
-static void tw_fill_chunk(const S& s, const TwContractPlan& plan, int64_t b, int64_t m0, int64_t r0,
+static void tw_fill_chunk(const S& s, const TwPlanOf<S>& plan, int64_t b, int64_t m0, int64_t r0,
                           int64_t r1, int64_t mc, typename S::X* a) {
     s.fill(b, m0, r0, r1, mc, a, (float*)(a + plan.kblocks * mc * TW_KB));
 #if TW_MATRIX_OF_BYTES
@@ -189,7 +202,7 @@ static void tw_fill_chunk(const S& s, const TwContractPlan& plan, int64_t b, int
 }
 
 template <class S>
-static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
+static void tw_contract_batch(const S& s, const TwPlanOf<S>& plan, int64_t b,
                               const TwTeam* team, int64_t tid, int64_t nthreads,
                               typename S::X* a, typename S::Sum* tile, typename S::X* packed,
                               int64_t* mine, int64_t* base) {
@@ -213,7 +226,7 @@ static void tw_contract_batch(const S& s, const TwContractPlan& plan, int64_t b,
 
 template <class S>
 static void tw_contract(const S& s, const TwTeam* team) {
-    TwContractPlan plan(s.batches, s.M, s.N, s.K, S::STATS, team->nthreads);
+    TwPlanOf<S> plan(s.batches, s.M, s.N, s.K, S::STATS, team->nthreads);
 #if TW_MATRIX_OF_BYTES
     if constexpr (S::IS_I8) plan.matrix = s.M >= 16 && tw_matrix_begin();
 #endif
@@ -239,13 +252,14 @@ static void tw_contract(const S& s, const TwTeam* team) {
 // ---- grouped: every row has a matrix of its own, and the rows of one matrix are a batch item -----
 
 // Of groups of any number of rows up to M.
+template <class Tiling>
 TW_INLINE void tw_grouped_need(int64_t groups, int64_t M, int64_t N, int64_t K, int64_t weights,
                                int64_t stats, bool packed, bool narrow, int64_t nthreads,
                                int64_t need[2]) {
     int64_t own[2] = {0, 0};
-    tw_contract_need(1, M, N, K, weights, stats, packed, narrow, nthreads, own);
+    tw_contract_need<Tiling>(1, M, N, K, weights, stats, packed, narrow, nthreads, own);
     // of few rows each thread has its own x
-    tw_contract_need(1, M, N, K, weights, stats, packed, narrow, 1, own);
+    tw_contract_need<Tiling>(1, M, N, K, weights, stats, packed, narrow, 1, own);
     need[0] = tw_greater(need[0], own[0] + tw_round_up((groups + 1 + M) * 8, 64));
     need[1] = tw_greater(need[1], own[1]);
 }
@@ -274,7 +288,7 @@ static void tw_grouped(S& s, const TwTeam* team) {
         s.rows = rows + starts[g];
         s.M = starts[g + 1] - starts[g];
         if (s.M == 0) continue;
-        const TwContractPlan plan(1, s.M, s.N, s.K, S::STATS, team->nthreads);
+        const TwPlanOf<S> plan(1, s.M, s.N, s.K, S::STATS, team->nthreads);
         X* packed = (X*)(tile + plan.tile_floats(S::WEIGHTS));
         X* own = packed + plan.weight_floats(S::WEIGHTS, s.N, s.K, S::PACKED, S::NARROW);
         tw_contract_batch(s, plan, g, team, team->tid, team->nthreads,

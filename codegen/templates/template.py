@@ -219,6 +219,17 @@ def clip(table: list[Bucket], facts: Facts, size: Dim) -> list[Bucket]:
     ]
 
 
+def merged(table: list[Bucket]) -> list[Bucket]:
+    """The buckets, neighbours that have one schedule being one."""
+    made: list[Bucket] = []
+    for lo, hi, schedule in table:
+        if made and made[-1][2] == schedule:
+            made[-1] = made[-1][0], hi, schedule
+        else:
+            made.append((lo, hi, schedule))
+    return made
+
+
 def warps(elements: int) -> int:
     """Eight to sixteen elements a thread."""
     return min(max(power_of_2(elements) // 512, 1), 16)

@@ -9,7 +9,14 @@ from ...ir.program import Kernel
 from ...ir.progress import Progress, unwatched
 from ...ir.target import Target
 from ...ir.types import TensorType
-from ..backend import GroupLaunch, GroupLaunches, Variant, printer_of
+from ..backend import (
+    UNTUNED,
+    GroupLaunch,
+    GroupLaunches,
+    Schedules,
+    Variant,
+    printer_of,
+)
 from ..loops import LoopKernel
 from ..templates import choices
 from .binary import require_triton
@@ -35,21 +42,26 @@ _PLACEHOLDER = "kernel"
 class TritonBackend:
     """Kernels of one program for one GPU target."""
 
-    def __init__(self, target: Target, progress: Progress = unwatched):
+    def __init__(
+        self,
+        target: Target,
+        progress: Progress = unwatched,
+        schedules: Schedules = UNTUNED,
+    ):
         require_triton()
-        self.target = target
-        self.progress = progress
+        self.target, self.progress, self.schedules = target, progress, schedules
         self._planned: dict[str, GroupLaunches] = {}
         self._collected: dict[str, _Collected] = {}
 
     def launches(self, kernel: LoopKernel, key: str) -> GroupLaunches:
-        """Emit under each schedule of the default table; equal keys are emitted once."""
+        """Emit under each schedule of the kernel's table; equal keys are emitted once."""
         if key not in self._planned:
             self._planned[key] = self._plan(kernel, key)
         return self._planned[key]
 
     def _plan(self, kernel: LoopKernel, key: str) -> GroupLaunches:
-        select, buckets = choices(kernel, self.target)
+        select, default = choices(kernel, self.target)
+        buckets = self.schedules.buckets(kernel, self.target, select, default)
         workspaces: dict[str, TensorType] = {}
         variants: dict[str, list[Variant]] = {}
         for number, (lo, hi, schedule) in enumerate(buckets):

@@ -29,10 +29,11 @@ class TwStep(ctypes.Structure):
 class Library:
     """Kernels compiled together. `run` gives a kernel arrays in the order of its parameters."""
 
-    def __init__(self, kernels: Mapping[str, LoopKernel], target=None):
+    def __init__(self, kernels: Mapping[str, LoopKernel], target=None, schedules=None):
         target = target or cpu()
         self.kernels = dict(kernels)
-        self.sources = {n: emit_kernel(k, n, target) for n, k in kernels.items()}
+        chosen = schedules or {}
+        self.sources = {n: emit_kernel(k, n, target, chosen.get(n)) for n, k in kernels.items()}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "library.so"
             path.write_bytes(compile_library(list(self.sources.items()), target))

@@ -7,6 +7,7 @@ struct gated_0_s {
     static constexpr bool NARROW = false;
     static constexpr bool IS_F32 = false;
     static constexpr bool IS_I8 = false;
+    typedef TwTiling<240, 4, 8, 8192> Tiling;
     typedef float X;
     typedef float Sum;
     int64_t batches, M, N, K;
@@ -87,5 +88,5 @@ extern "C" void gated(TW_ARGS) {
 
 extern "C" void gated_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
     const int64_t v_t = d[0];
-    tw_contract_need(1, v_t, 136, 520, 2, 1, true, false, nthreads, need);
+    tw_contract_need<TwTiling<240, 4, 8, 8192>>(1, v_t, 136, 520, 2, 1, true, false, nthreads, need);
 }

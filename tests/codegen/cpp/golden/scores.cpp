@@ -7,6 +7,7 @@ struct scores_0_s {
     static constexpr bool NARROW = false;
     static constexpr bool IS_F32 = true;
     static constexpr bool IS_I8 = false;
+    typedef TwTiling<240, 4, 8, 8192> Tiling;
     typedef float X;
     typedef float Sum;
     int64_t batches, M, N, K;
@@ -88,5 +89,5 @@ extern "C" void scores(TW_ARGS) {
 
 extern "C" void scores_scratch(const int64_t* d, int64_t nthreads, int64_t need[2]) {
     const int64_t v_t = d[0];
-    tw_contract_need(4, v_t, v_t, 8, 1, 0, false, false, nthreads, need);
+    tw_contract_need<TwTiling<240, 4, 8, 8192>>(4, v_t, v_t, 8, 1, 0, false, false, nthreads, need);
 }
