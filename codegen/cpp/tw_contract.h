@@ -83,6 +83,7 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanO
                                                        int64_t count, const typename S::X* a,
                                                        typename S::Sum* c,
                                                        typename S::X* packed) {
+    const TwTinyIsZero while_here;
     const int64_t rows = r1 - r0, blocks = (rows + TW_ROWS - 1) / TW_ROWS;
     const int64_t ldc = count * TW_PANEL, plane = rows * ldc;
     constexpr int together = sizeof(typename S::X) == 2 ? 2 : 1;  // of k, in a step of micro

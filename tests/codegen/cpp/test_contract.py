@@ -218,6 +218,21 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(library, rng):
     assert np.isfinite(out[5, 8])
 
 
+@pytest.mark.parametrize("name", ["plain_f32", "narrow", "panel_bf16"])
+def test_numbers_below_normal_ones_move_sums_by_less_than_the_least_normal(library, rng, name):
+    """They may be 0 inside products, where they take a hundred times as long, and only there."""
+    tiny, rows = np.float32(1e-40), 30
+    x, *others, bias = operands(library, name, rng, rows)
+    others[0][::2] *= others[0].dtype.type(tiny)
+    bias[::3] *= tiny
+    x[:, 1] = tiny
+    library.check(name, [x, *others, bias], {"t": rows}, rtol=2e-5, atol=4e-4)
+    silent = [np.full_like(a, a.dtype.type(tiny)) for a in (x, *others, bias)]
+    silent[0][:] = 1
+    (out,) = library.check(name, silent, {"t": rows}, rtol=0, atol=2.0**-126 * (x.shape[1] + 1))
+    assert (silent[-1] * out.dtype.type(0.5))[0] != 0, "this thread computes with them as before"
+
+
 @pytest.mark.parametrize("suffix", ["", "_t"])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "bf16"])
 def test_batched_products_of_activations(library, rng, dtype, suffix):
