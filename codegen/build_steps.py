@@ -214,14 +214,20 @@ class StepMaker:
         An output lies in its buffer of `targets`, unless it is an argument, or an output twice.
         """
         self.symbols |= graph.symbols
-        plan = make_plan(graph, target=self.target, late=self._late)
+        # what is a weight around it is one here, and lies as it does there
+        lies = dict(zip(graph.inputs, arguments, strict=True))
+        weights = tuple(v for v, a in lies.items() if self.buffers[a].role == "weight")
+        inputs = tuple(v for v in graph.inputs if v not in weights)
+        plan = make_plan(
+            graph.replace(inputs=inputs, weights=weights), target=self.target, late=self._late
+        )
         graph = plan.graph
-        names = dict(zip(graph.inputs, arguments, strict=True))
+        names = {v: lies[v] for v in graph.arguments()}
         for number, node in enumerate(graph.nodes):
             for index, result in enumerate(node.results):
                 names[result] = f"{prefix}v{number}.{index}"
         end = base + plan.arena_bytes
-        placed = set(graph.inputs)
+        placed = set(graph.arguments())
         for number, value in enumerate(graph.outputs):
             if value in placed:
                 continue
@@ -231,7 +237,8 @@ class StepMaker:
             else:
                 _, end = self.place(names[value], value.type, end)
         self.temporaries(plan, names, base)
-        steps = self.steps(plan, names, {}, Ranges(graph.facts), end, prefix)
+        encodings = {v: self.buffers[names[v]].encoding for v in graph.weights}
+        steps = self.steps(plan, names, encodings, Ranges(graph.facts), end, prefix)
         return graph, steps, [names[v] for v in graph.outputs], end
 
     def _carried(

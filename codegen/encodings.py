@@ -6,6 +6,7 @@ from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.target import Target
 from ..ir.types import DType, bf16, f16, f32, i8, i16
+from ..ir.weight_only import weights_inside, with_weights
 
 _ORDERS = {f32: "panel32", bf16: "panel32i", f16: "panel32i", i8: "panel32p", i16: "panel32p"}
 MIN_PANEL_ROWS = 24  # below this, padding to 32 rows costs more than reading in order gains
@@ -15,10 +16,8 @@ def choose_encodings(graph: Graph, target: Target) -> dict[Value, Encoding]:
     """The encoding of each weight that is not plain rows."""
     chosen: dict[Value, Encoding] = {}
     for weight in graph.weights:
-        encoding, users = meaning(graph, weight), graph.uses.get(weight, ())
-        is_streamed = any(_streams(graph, weight, u) for u in users)
-        # what a step takes is read as it is declared
-        if encoding == ROWS and is_streamed and not any(user.is_step for user in users):
+        encoding = meaning(graph, weight)
+        if encoding == ROWS and _readers(graph, weight) == {"contraction"}:
             encoding = streamed(weight.shape, weight.dtype, target)
         if encoding != ROWS:
             chosen[weight] = encoding
@@ -84,6 +83,30 @@ def _spread(value: Value) -> Value:
     while value.node is not None and value.node.op.takes_packed and len(value.node.operands) == 1:
         value = value.node.operands[0]
     return value
+
+
+def _readers(graph: Graph, weight: Value) -> set[str]:
+    """What reads a weight: a `contraction` by rows, a `step` as it is declared.
+
+    Kernels that find each element where it lies do not count.
+    """
+    found = {"step"} if weight in graph.results else set()
+    for user in graph.uses.get(weight, ()):
+        if not user.is_step:
+            found |= {"contraction"} if _streams(graph, weight, user) else set()
+            continue
+        kept = [
+            (region, inner)
+            for region in user.regions.values()
+            for inner, outer in weights_inside(graph, user, region).items()
+            if outer is weight
+        ]
+        # a loop that carries it, a call
+        if user.operands.count(weight) * len(user.regions) > len(kept) or not kept:
+            found.add("step")
+        for region, inner in kept:
+            found |= _readers(with_weights(graph, user, region), inner)
+    return found
 
 
 def _streams(graph: Graph, value: Value, user: Node) -> bool:

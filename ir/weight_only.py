@@ -34,6 +34,24 @@ def is_static(node: Node) -> bool:
     return not symbols_in(node)
 
 
+def weights_inside(graph: Graph, node: Node, region: Graph) -> dict[Value, Value]:
+    """Inputs of a sub-graph that are weights of `graph`, which is around it -> those weights.
+
+    What a loop carries or takes a slice of changes from one time to the next.
+    """
+    given = node.operands[len(node.operands) - len(region.inputs) :]
+    changing = node.attrs.get("carried", 0) + node.attrs.get("stacked", 0)
+    pairs = list(zip(region.inputs, given))[changing:]
+    return {inner: outer for inner, outer in pairs if graph.is_weight(outer)}
+
+
+def with_weights(graph: Graph, node: Node, region: Graph) -> Graph:
+    """A sub-graph that has as weights those of its inputs that are weights of `graph`."""
+    weights = weights_inside(graph, node, region)
+    inputs = tuple(v for v in region.inputs if v not in weights)
+    return region.replace(inputs=inputs, weights=tuple(weights)) if weights else region
+
+
 def is_view_of_weight(graph: Graph, value: Value) -> bool:
     """Whether `value` is a weight, or a view of one."""
     while value.node is not None and value.node.op.kind == "view" and len(value.node.operands) == 1:

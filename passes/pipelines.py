@@ -20,6 +20,7 @@ from .fuse_softmax import FuseSoftmax
 from .group_experts import GroupExperts
 from .hoist_transposes import HoistTransposes
 from .lengths_of_tokens import LengthsOfTokens
+from .lift_weights import LiftWeights
 from .manager import Pass
 from .merge_projections import MergeProjections
 from .narrow_logits import NarrowLogits
@@ -66,6 +67,7 @@ def lower(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
         Canonicalize(),
         CommonSubexpressions(),
         DeadCode(),
+        LiftWeights(),  # once sub-graphs are what they will be
         SplitPrepare(),
     )
 

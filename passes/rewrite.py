@@ -11,6 +11,7 @@ from typing import Any
 from ..ir.builder import Builder, Rebuilder
 from ..ir.errors import PassError
 from ..ir.graph import Graph, Node, Value, symbols_in
+from ..ir.weight_only import with_weights
 from . import findings
 from .patterns import Match, OpPattern, Pattern
 
@@ -110,10 +111,19 @@ def drop_unread_weights(graph: Graph) -> Graph:
 
 
 def map_regions(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
-    """`graph` with `function` applied to each sub-graph; the same object if none changed."""
+    """`graph` with `function` applied to each sub-graph; the same object if none changed.
+
+    The function sees a weight that a sub-graph is given as a weight.
+    """
+
+    def changed(node: Node, region: Graph) -> Graph:
+        new = function(with_weights(graph, node, region))
+        if (new.nodes, new.outputs) == (region.nodes, region.outputs):
+            return region
+        return new.replace(inputs=region.inputs, weights=())
 
     def mapped(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
-        new = {name: function(region) for name, region in node.regions.items()}
+        new = {name: changed(node, region) for name, region in node.regions.items()}
         if new == node.regions:
             return None
         return b.node(node.op, operands, {**node.attrs, **new}).results

@@ -27,9 +27,7 @@ class SplitPrepare(Pass):
     name = "split-prepare"
 
     def outcome(self, graph: Graph) -> Outcome:
-        moved, kept = decide(graph)
-        stays = {n for n in graph.nodes if n not in moved or n in kept}
-        frontier = _frontier(graph, moved - kept, stays)
+        stays, frontier = decide(graph)
         if not frontier:
             return Outcome(graph, prepare_graph(graph, graph.weights))
         names = _names(graph, frontier)
@@ -46,12 +44,19 @@ class SplitPrepare(Pass):
         return Outcome(after, prepare)
 
 
-def decide(graph: Graph) -> tuple[set[Node], set[Node]]:
-    """Nodes to compute at build time, and those of them that the graph computes itself as well.
+def decide(graph: Graph) -> tuple[set[Node], list[Value]]:
+    """The nodes that the graph keeps, and what they read of those that are computed ahead of time.
 
-    The latter widen a stored weight, or are views around that: storing what they make would store
-    the weight wide. A transpose in front is made at build time where nothing else reads the weight.
+    A node that widens a stored weight is kept, and views around that: storing what they make would
+    store the weight wide. A transpose in front is made ahead where nothing else reads the weight.
     """
+    moved, kept = _moved(graph)
+    stays = {n for n in graph.nodes if n not in moved or n in kept}
+    return stays, _frontier(graph, moved - kept, stays)
+
+
+def _moved(graph: Graph) -> tuple[set[Node], set[Node]]:
+    """Nodes to compute ahead of time, and those of them that the graph computes itself as well."""
     moved = weight_only(graph, but=_expands)
     kept: set[Node] = set()
     decodes = decoding(graph)
