@@ -1,10 +1,13 @@
 """From a request to a compiled language model: an artifact as it is, from the cache, or built."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..ir.collection import collection_paused
 from ..ir.errors import ArtifactError, CheckpointError
 from ..ir.progress import Progress, unwatched
 from ..ir.types import f32
@@ -110,7 +113,8 @@ def _language_model(artifact: Artifact, path: Path) -> Artifact:
 
 
 def build_model(request: Request, progress: Progress) -> Artifact:
-    """Capture, optimize, build."""
+    """Import what captures and compiles, capture, optimize and build."""
+    start = time.perf_counter()
     # what compiles is loaded here: what is compiled already does without
     from .compile_graph import compile_graph, require_tools
 
@@ -118,11 +122,13 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     progress("start", 0, 1)
     stored, target = request.stored, request.target
     target.require_dtype(stored, "dtype")
-    start = time.perf_counter()
-    captured = capture(request, progress)
-    source = captured.tokenizer
-    # without one, prompts are lists of token numbers
-    text = source.load().stored() if source is not None and source.exists else {}
+    with collection_paused():
+        front_end = _front_end(request)
+        imported_at = time.perf_counter()
+        captured = front_end(progress=progress)
+        source = captured.tokenizer
+        # without one, prompts are lists of token numbers
+        text = source.load().stored() if source is not None and source.exists else {}
     text_facts = text.pop("facts", {"special_tokens": {}, "chat_templates": {}, "eos_ids": []})
     captured_at = time.perf_counter()
     compiled = compile_graph(
@@ -130,7 +136,8 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     )
     facts = captured.facts
     seconds = {
-        "capture": captured_at - start,
+        "import": imported_at - start,  # of torch, transformers and what compiles
+        "capture": captured_at - imported_at,
         "compile": time.perf_counter() - captured_at,
     }
     return Artifact(
@@ -158,6 +165,11 @@ def build_model(request: Request, progress: Progress) -> Artifact:
 
 def capture(request: Request, progress: Progress = unwatched) -> "CausalLM":
     """The model as a graph over tokens, before any pass."""
+    return _front_end(request)(progress=progress)
+
+
+def _front_end(request: Request) -> Callable[..., "CausalLM"]:
+    """What captures the model, a function of `progress`, with the libraries it needs imported."""
     from ..frontend.onnx.lm_folder import find_onnx
 
     found = None if request.path is None else find_onnx(request.path)
@@ -165,14 +177,14 @@ def capture(request: Request, progress: Progress = unwatched) -> "CausalLM":
         require_onnx()
         from ..frontend.onnx.lm_capture import capture_onnx_lm
 
-        return capture_onnx_lm(found, tokenizer=request.tokenizer, progress=progress)
+        return partial(capture_onnx_lm, found, tokenizer=request.tokenizer)
     from ..frontend.huggingface import capture_causal_lm  # brings torch and transformers
 
-    return capture_causal_lm(
+    return partial(
+        capture_causal_lm,
         request.path or request.model,
         tokenizer=request.tokenizer,
         dtype=request.computed,
-        progress=progress,
     )
 
 

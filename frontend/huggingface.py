@@ -9,6 +9,11 @@ from typing import Any
 
 import torch
 
+# what both libraries load at their first use: it is no part of capturing
+import torch.export._trace
+import transformers.generation.utils
+import transformers.masking_utils
+
 from ..ir.dim import Dim, symbol
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel, told
 from ..ir.graph import Graph
@@ -95,9 +100,7 @@ def capture_causal_lm(
 
 
 def _check_module(model: Any) -> Any:
-    from transformers import PreTrainedModel
-
-    if not isinstance(model, PreTrainedModel):
+    if not isinstance(model, transformers.PreTrainedModel):
         raise UnsupportedModel(
             "not a Hugging Face causal language model",
             facts=f"got a {type(model).__name__}",

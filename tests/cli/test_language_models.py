@@ -139,6 +139,7 @@ def test_demo_answers_and_says_how(tilewright):
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert "Paris" in figures["answer"]
+    assert list(figures["build_seconds"]) == ["import", "capture", "compile"]
     assert figures["fallback_ops"] == 0
     assert figures["kernels_per_layer"] <= 8
     assert figures["decode_tokens_per_second"] > 0
