@@ -132,7 +132,12 @@ def build_model(request: Request, progress: Progress) -> Artifact:
     text_facts = text.pop("facts", {"special_tokens": {}, "chat_templates": {}, "eos_ids": []})
     captured_at = time.perf_counter()
     compiled = compile_graph(
-        captured.graph, captured.weights, pipeline_of(request), target, progress=progress
+        captured.graph,
+        captured.weights,
+        pipeline_of(request),
+        target,
+        records=request.records,
+        progress=progress,
     )
     facts = captured.facts
     seconds = {

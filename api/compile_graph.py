@@ -21,6 +21,7 @@ from ..ir.target import Target
 from ..ir.text import print_plan
 from ..passes import Pass, PassResult, Report
 from .counted import counted
+from .records import Records, report_records, schedules_of
 from .report_calls import report_calls
 from .watching import dump_program, start_logging
 
@@ -51,15 +52,23 @@ def compile_graph(
     pipeline: str | Sequence[Pass],
     target: Target,
     *,
+    records: Records = None,
     progress: Progress = unwatched,
 ) -> Compiled:
-    """Run the pipeline and build the kernels. Raises our own errors only."""
+    """Run the pipeline and build the kernels, with schedules as `records` has them.
+
+    Raises our own errors only.
+    """
     start_logging()
     planned = passes.parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     result = passes.run(graph, planned, progress=progress)
     _check_finished(planned)
     plan = make_plan(result.graph, result.report, target=target)
-    program = build(result.graph, target, kv=result.kv, plan=plan, progress=progress)
+    schedules = schedules_of(records, target)
+    program = build(
+        result.graph, target, kv=result.kv, plan=plan, progress=progress, schedules=schedules
+    )
+    report_records(schedules, len(result.graph.nodes), result.report)
     report_calls(program, len(result.graph.nodes), result.report)
     dump_program(plan, program)
     arrays = counted(packed_weights(result, weights.__getitem__, program), "pack", progress)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..ir.errors import OptionError
+from .records import Records
 
 if TYPE_CHECKING:
     from ..frontend.imported import Imported
@@ -21,6 +22,7 @@ def compile(
     target: str = "auto",
     strict: bool = False,
     options: Mapping[str, Any] | None = None,
+    records: Records = None,
 ) -> "CompiledModule | CompiledOnnx":
     """A callable with the model's signature that runs generated kernels.
 
@@ -33,7 +35,9 @@ def compile(
     the graph is (a shape, an axis, a count), for those numbers: with `example_inputs` now. At most
     8 programs are kept. For an ONNX model `dynamic_shapes` gives shapes in place of the declared
     ones, by input: {"image": ("batch", 3, 480, 640)}. What no kernel computes (ai.onnx.ml, Det) is
-    left to ONNX's reference or NumPy, called on the host; with `strict` it is an error.
+    left to ONNX's reference or NumPy, called on the host; with `strict` it is an error. `records`
+    is the file of tuning records that schedules are from, "none" for the default ones; else the
+    user's own (docs/tuning.md).
     """
     is_path = isinstance(model, str | os.PathLike)
     if is_path or type(model).__name__ == "ModelProto":
@@ -47,6 +51,7 @@ def compile(
             target=target,
             strict=strict,
             options=options,
+            records=records,
         )
     from .compile_module import compile as compile_module
 
@@ -57,6 +62,7 @@ def compile(
         target=target,
         strict=strict,
         options=options,
+        records=records,
     )
 
 

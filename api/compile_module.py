@@ -9,6 +9,7 @@ from ..ir import switches
 from ..ir.errors import OptionError, UnsupportedModel
 from .compiled_module import CompiledModule
 from .compiled_variant import PIPELINE_OPTIONS, read_options
+from .records import Records
 
 # `fallback` asked for calls of PyTorch before they were the rule
 OPTIONS = {**PIPELINE_OPTIONS, "fallback": ("eager",)}
@@ -22,6 +23,7 @@ def compile(
     target: str = "auto",
     strict: bool = False,
     options: Mapping[str, Any] | None = None,
+    records: Records = None,
 ) -> "CompiledModule":
     """A callable with the module's signature that runs generated kernels.
 
@@ -32,8 +34,9 @@ def compile(
     program of their own, at the cost of one more compilation. The last 8 programs are kept, and a
     warning says once when that is not enough. Empty axes have programs of their own as well; under
     `dynamic_shapes` they are taken where a dim's range begins at 0.
-    options: weights_dtype "bf16" stores matrices narrow. A target that this machine does not have
-    can be compiled for, not called.
+    options: weights_dtype "bf16" stores matrices narrow. records: the file of tuning records that
+    schedules are from, "none" for the default ones; else the user's own (docs/tuning.md). A target
+    that this machine does not have can be compiled for, not called.
 
     Operations that have no kernel are left to PyTorch, which is called on the host in between:
     `fallback_ops` of what is returned counts them, and its `report` says which they are and what
@@ -57,7 +60,7 @@ def compile(
     error of the module's own code passes through.
     """
     switches.check()
-    given = {**read_options(options, OPTIONS), "strict": strict}
+    given = {**read_options(options, OPTIONS), "strict": strict, "records": records}
     if isinstance(module, torch.export.ExportedProgram):
         if example_inputs is not None or dynamic_shapes is not None:
             raise OptionError(

@@ -26,6 +26,7 @@ from ..runtime.dlpack import view_of
 from .callable_module import Missed, torch_of
 from .compiled_variant import PIPELINE_OPTIONS, CompilingModule, read_options
 from .module_artifact import module_artifact
+from .records import Records
 
 if TYPE_CHECKING:
     from ..frontend.onnx.import_model import ImportedOnnx
@@ -41,6 +42,7 @@ def compile_onnx(
     target: str = "auto",
     strict: bool = False,
     options: Mapping[str, Any] | None = None,
+    records: Records = None,
 ) -> "CompiledOnnx":
     """A callable with the inputs of an ONNX model that returns the list of its outputs.
 
@@ -48,7 +50,7 @@ def compile_onnx(
     given; else at the first call. See `tilewright.compile`.
     """
     switches.check()
-    given = read_options(options, PIPELINE_OPTIONS)
+    given = {**read_options(options, PIPELINE_OPTIONS), "records": records}
     compiled = CompiledOnnx(source, dict(shapes or {}), target, given, strict)
     if example_inputs is None:
         compiled.prepare()

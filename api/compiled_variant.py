@@ -19,6 +19,7 @@ from ..runtime.executable import Executable
 from .callable_module import CallableModule, ModuleProgram
 from .compile_graph import Compiled, compile_graph
 from .machine import open_device, resolve_target
+from .records import chosen_records
 
 MAX_VARIANTS = 8  # programs of one model that are kept
 PIPELINE_OPTIONS: dict[str, tuple] = {"weights_dtype": (None, "bf16")}  # and their choices
@@ -42,7 +43,13 @@ def make_variant(
     imported: Imported, target: Target, options: Mapping[str, Any], device: Device | None
 ) -> CompiledVariant:
     """Compile an imported module, and place it on `device` where that is here."""
-    compiled = compile_graph(imported.graph, imported.weights, pipeline_of(options), target)
+    compiled = compile_graph(
+        imported.graph,
+        imported.weights,
+        pipeline_of(options),
+        target,
+        records=options.get("records"),
+    )
     executable = None
     if device is not None:
         executable = Executable(
@@ -89,6 +96,7 @@ class CompilingModule(CallableModule):
         self, name: str, signature: inspect.Signature, target: str, options: Mapping[str, Any]
     ):
         super().__init__(name, signature)
+        chosen_records(options.get("records"))  # one that is not there is named before any work
         self.target = resolve_target(target)
         self._options = dict(options)
         self._device: Device | None = None

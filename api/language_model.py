@@ -24,6 +24,7 @@ from . import cache
 from .build_model import MAX_STEP_TOKENS, get_model
 from .counted import counted
 from .machine import open_device, release_memory, resolve_target
+from .records import Records
 from .request import Request, parse_dtype
 
 
@@ -35,10 +36,12 @@ class LLM(EngineLLM):
     "float32", "bfloat16" or "float16"; "auto" is the target's own choice. target: "auto", "cpu" or
     a GPU's ("sm_90"). max_model_len: tokens of one sequence, at most what the model allows.
     kv_cache_bytes: the pool for keys and values. What is compiled is kept in the cache
-    (`use_cache`), and found there at the next start. `progress` is called with (stage, done, of)
-    while that goes on: see ir/progress.py. A checkpoint without a tokenizer takes lists of token
-    numbers. `with LLM(...) as llm:` gives the memory back at the end of the block. Threads may
-    share it, and on the CPU forked processes too: requests that run stay the parent's.
+    (`use_cache`), and found there at the next start. records: the file of tuning records that its
+    schedules are from, "none" for the default ones; else the user's own (docs/tuning.md).
+    `progress` is called with (stage, done, of) while that goes on: see ir/progress.py. A checkpoint
+    without a tokenizer takes lists of token numbers. `with LLM(...) as llm:` gives the memory back
+    at the end of the block. Threads may share it, and on the CPU forked processes too: requests
+    that run stay the parent's.
 
     Raises CheckpointError, UnsupportedModel, UnsupportedOp, BuildError, OptionError, OutOfMemory.
     """
@@ -68,6 +71,7 @@ class LLM(EngineLLM):
         max_num_batched_tokens: int = 512,
         seed: int = 0,
         use_cache: bool = True,
+        records: Records = None,
         progress: Progress = unwatched,
     ):
         switches.check()
@@ -85,6 +89,7 @@ class LLM(EngineLLM):
             resolve_target(target),
             parse_dtype(kv_cache_dtype, "kv_cache_dtype"),
             use_cache,
+            records,
         )
         # a device that is not here is named before minutes of compiling, not after
         device = None if request.is_artifact else open_device(request.target)

@@ -13,6 +13,7 @@ from ..runtime.cpu import instruction_sets
 from . import cache
 from .identity import file_identity
 from .machine import resolve_target
+from .records import Records, chosen_records, records_digest
 
 DTYPES = {
     "float32": f32,
@@ -35,6 +36,7 @@ class Request:
     target: Target = field(default_factory=lambda: resolve_target("auto"))
     kv_dtype: DType | None = None
     use_cache: bool = True
+    records: Records = None
 
     @property
     def path(self) -> Path | None:
@@ -68,6 +70,14 @@ class Request:
                 fix="pass AutoTokenizer.from_pretrained(folder)",
             )
 
+        chosen_records(self.records)  # one that is not there is named before minutes of work
+        if self.records is not None and self.is_artifact:
+            raise OptionError(
+                f"{self.model} is compiled already, and its schedules are chosen",
+                facts=f"records is {self.records}",
+                fix="compile the model it was made of with these records",
+            )
+
     def given_tokenizer(self) -> dict[str, Any]:
         """What an artifact stores of the tokenizer that was given; nothing when none was."""
         if self.tokenizer is None:
@@ -95,6 +105,7 @@ class Request:
                 "target": repr(self.target),
                 "isa": [] if self.target.is_gpu else instruction_sets(),
                 "page_size": PAGE_SIZE,
+                "records": records_digest(self.records, self.target),
             }
         )
 

@@ -2,14 +2,16 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
-from ..codegen import templates  # noqa: F401  brings the classes of schedules
+from ..codegen import templates  # noqa: F401  these bring the classes of schedules
+from ..codegen.cpp import schedules  # noqa: F401
 from ..codegen.templates.template import Schedule
 from ..ir.errors import BuildError, ParseError
 from .key import PARTS, Key
+from .record_file import StoredRecord
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,18 @@ class ScheduleRecord:
     def line(self) -> str:
         """The record as one line of JSON."""
         return json.dumps(self.to_json(), sort_keys=True, ensure_ascii=True)
+
+    @property
+    def stored(self) -> StoredRecord:
+        """As a file of records has it."""
+        target = self.key.target.split(" ")[0]
+        return StoredRecord(self.key.digest, target, self.when, self.line)
+
+
+def parse_lines(lines: Iterable[str], where: str) -> list[ScheduleRecord]:
+    """The records that lines are. ParseError, which names the line, for one that is none."""
+    named = ((line, f"{where}:{number}") for number, line in enumerate(lines, 1))
+    return [parse_record(line, place) for line, place in named]
 
 
 def parse_record(text: str, where: str) -> ScheduleRecord:

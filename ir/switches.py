@@ -66,6 +66,13 @@ TABLE = (
         " ~/.cache/tilewright.",
     ),
     Switch(
+        "records",
+        "text",
+        None,
+        "The file of tuning records that programs are built with; `none`: the default schedules."
+        " Default: records.sqlite beside the compiled artifacts.",
+    ),
+    Switch(
         "threads",
         "int",
         None,

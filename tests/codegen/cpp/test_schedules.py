@@ -1,5 +1,7 @@
 """Schedules of C++ kernels: none changes a bit, and sizes may have schedules of their own."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -67,7 +69,7 @@ def test_every_kernel_has_default_buckets_that_cover_its_sizes():
         _, buckets = choices(kernel)
         assert buckets[0][0] == 0
         assert buckets[-1][1] is None
-        assert all(a[1] + 1 == b[0] for a, b in zip(buckets, buckets[1:]))
+        assert all(a[1] + 1 == b[0] for a, b in pairwise(buckets))
 
 
 def test_a_schedule_stays_within_its_domain():

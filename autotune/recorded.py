@@ -1,0 +1,143 @@
+"""Recorded schedules in place of the default ones, wherever a program is built."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from ..codegen.loops import LoopKernel
+from ..codegen.templates.template import Bucket, Schedule
+from ..ir.dim import Dim
+from ..ir.report import Findings
+from ..ir.target import Target
+from .key import PARTS, Key, differences, key_of, target_text
+from .record import ScheduleRecord, parse_lines
+from .record_file import lines_of
+
+SHOWN = 60  # characters of a part of a key that are shown where it changed
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A bucket without a record: what is nearest among the records, and how its key differs."""
+
+    key: Key
+    nearest: Key | None
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The parts of the key that differ from the nearest record's; all where there is none."""
+        return PARTS if self.nearest is None else differences(self.key, self.nearest)
+
+    def __str__(self) -> str:
+        if self.nearest is None:
+            return "nothing like it is recorded"
+        told = []
+        for part in self.changed:
+            old, new = getattr(self.nearest, part), getattr(self.key, part)
+            is_short = max(len(old), len(new)) <= SHOWN and "\n" not in old + new
+            told.append(f"{part} ({old} is recorded, this is {new})" if is_short else part)
+        return f"the nearest record differs in {', '.join(told)}"
+
+
+@dataclass
+class RecordedSchedules:
+    """Schedules by records, for one target; `findings` collects which kernels had one.
+
+    Of records for the same sizes those that come later in `records` are taken, and of one size the
+    narrower bucket's.
+    """
+
+    records: Sequence[ScheduleRecord]
+    target: Target
+    findings: Findings = field(default_factory=Findings)
+    misses: list[Miss] = field(default_factory=list)
+
+    @cached_property
+    def families(self) -> dict[str, list[ScheduleRecord]]:
+        """The records of the target by family of key."""
+        found: dict[str, list[ScheduleRecord]] = {}
+        text = target_text(self.target)
+        for record in self.records:
+            if record.key.target == text:
+                found.setdefault(record.key.family, []).append(record)
+        return found
+
+    def buckets(
+        self, kernel: LoopKernel, target: Target, size: Dim, default: list[Bucket]
+    ) -> list[Bucket]:
+        """The default buckets, with what is recorded of their sizes put in place."""
+        if not any(schedule.domain for *_, schedule in default):
+            return default
+        key = key_of(kernel, target)
+        table = default
+        for record in self.families.get(key.family, ()):
+            table = overlaid(table, *record.key.bounds, record.schedule)
+        for lo, hi, schedule in default:
+            if not schedule.domain:
+                continue
+            if any(overlap(record, lo, hi) for record in self.families.get(key.family, ())):
+                self.findings.fire(kernel.template)
+            else:
+                self._miss(kernel, key.at(lo, hi))
+        return table
+
+    def _miss(self, kernel: LoopKernel, key: Key) -> None:
+        miss = Miss(key, nearest(key, self.records))
+        self.misses.append(miss)
+        self.findings.decline(kernel.template, str(miss))
+
+
+def overlap(record: ScheduleRecord, lo: int, hi: int | None) -> bool:
+    """Whether a record's bucket has sizes in common with [lo, hi]."""
+    first, last = record.key.bounds
+    return (hi is None or first <= hi) and (last is None or last >= lo)
+
+
+def overlaid(table: list[Bucket], lo: int, hi: int | None, schedule: Schedule) -> list[Bucket]:
+    """The table with `schedule` at those of its sizes that are in [lo, hi]."""
+    made: list[Bucket] = []
+    for first, last, other in table:
+        begin = max(first, lo)
+        end = last if hi is None else hi if last is None else min(last, hi)
+        if end is not None and end < begin:
+            made.append((first, last, other))
+            continue
+        if first < begin:
+            made.append((first, begin - 1, other))
+        made.append((begin, end, schedule))
+        if end is not None and (last is None or last > end):
+            made.append((end + 1, last, other))
+    return made
+
+
+def nearest(key: Key, records: Iterable[ScheduleRecord]) -> Key | None:
+    """The recorded key with the fewest parts that differ, in the order of PARTS the last ones.
+
+    None where what is computed, its dtypes and its layout all differ.
+    """
+
+    def distance(other: Key) -> tuple[int, tuple[int, ...], str]:
+        changed = differences(key, other)
+        return len(changed), tuple(sorted(-PARTS.index(part) for part in changed)), other.digest
+
+    best = min((record.key for record in records), key=distance, default=None)
+    is_near = best is not None and not {"kernel", "dtypes", "layout"} <= set(differences(key, best))
+    return best if is_near else None
+
+
+def load(path: Path | None, target: Target, *, near: bool = False) -> RecordedSchedules:
+    """Shipped records, and those of a file above them.
+
+    `near`: those of other targets as well, so that a miss can tell how near they are.
+    """
+    named = ("shipped records", str(path))
+    layers = map(parse_lines, lines_of(path, None if near else target.name), named)
+    # wider buckets first, so that narrower ones are put over them; of one key the latest last
+    ordered = [sorted(layer, key=lambda r: (-_width(r), r.key.digest, r.when)) for layer in layers]
+    return RecordedSchedules([record for layer in ordered for record in layer], target)
+
+
+def _width(record: ScheduleRecord) -> float:
+    lo, hi = record.key.bounds
+    return float("inf") if hi is None else hi - lo
