@@ -33,7 +33,7 @@ class Recorder:
     """A runner that keeps the logits of every place of every sequence that goes through it."""
 
     def __init__(self, runner: ProgramRunner):
-        self._runner = runner
+        self._runner, self.overlaps = runner, False  # logits are there until the next step
         self.rows: dict[tuple[int, ...], Rows] = {}  # by prompt
         self.tokens: dict[tuple[int, ...], list[int]] = {}
 

@@ -189,9 +189,7 @@ def costs(exe: Executable, device, batch: dict) -> list[tuple[str, int, float]]:
     step.run(batch)
     bound = exe._bind(tuple(batch[name].shape for name in exe.program.inputs))
     addresses = bound.addresses.copy()
-    for name, array in step.inputs.items():
-        at = array.ctypes.data - step._staging.ctypes.data
-        addresses[exe._sizes.index[name]] = step._memory.address + at
+    addresses[list(exe._input_at)] = step.addresses
     for (at, _), array in zip(exe._outputs, step._outputs):
         addresses[at] = array.address
     launches = bound.plan._launches

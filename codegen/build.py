@@ -6,7 +6,7 @@ from ..ir.dim import symbol, symbols_of
 from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Value
-from ..ir.layout import INPUT_IDS, LOGIT_ROWS, SLOTS, KVLayout
+from ..ir.layout import CHOSEN, INPUT_IDS, LOGIT_ROWS, SLOTS, SOURCES, KVLayout
 from ..ir.plan import Plan, aligned
 from ..ir.program import DIM, Buffer, Program
 from ..ir.progress import Progress, unwatched
@@ -100,9 +100,13 @@ def build(
 
 def _made_by_engine(graph: Graph) -> dict[Value, Range]:
     """Ranges of a paged program's inputs: the engine refuses tokens that have no logits."""
-    (slots,) = (v for v in graph.inputs if v.name == SLOTS)
-    limits = {INPUT_IDS: graph.outputs[0].shape[-1], LOGIT_ROWS: slots.shape[0]}
-    return {v: (0, limits[v.name] - 1) for v in graph.inputs if v.name in limits}
+    given = {v.name: v for v in graph.inputs}
+    tokens = graph.outputs[0].shape[-1] - 1
+    ranges: dict[str, Range] = {INPUT_IDS: (0, tokens), CHOSEN: (-1, tokens)}
+    ranges[LOGIT_ROWS] = 0, given[SLOTS].shape[0] - 1
+    if CHOSEN in given:
+        ranges[SOURCES] = -1, given[CHOSEN].shape[0] - 1
+    return {given[name]: found for name, found in ranges.items() if name in given}
 
 
 def _backend(target: Target, progress: Progress, schedules: Schedules) -> Backend:

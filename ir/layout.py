@@ -10,6 +10,7 @@ NUM_SEQS = "seqs"  # sequences (B)
 NUM_ROWS = "rows"  # tokens whose logits are wanted
 WIDTH = "width"  # pages that a row of the page table holds
 NUM_PAGES = "pages"  # pages of each pool
+NUM_KEPT = "kept"  # tokens of the step before that are kept on the device
 
 # Names of the batch that it takes, all i32 but tokens, positions and lengths.
 INPUT_IDS = "input_ids"  # [1, t] tokens, each below the number of logits
@@ -27,6 +28,10 @@ TOP_K = "top_k"  # i32
 TOP_P = "top_p"  # f32
 SEED = "seed"  # i64
 STEP = "step"  # i64, tokens the sequence has generated
+
+# Names of what tells it which tokens only the device knows yet, both i32.
+SOURCES = "sources"  # [1, t] where in `chosen` each token is; negative: in input_ids
+CHOSEN = "chosen"  # [kept] what the step before chose, as the op `sample` gives it
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from .page_kv import PageKv
 from .sample_tokens import SampleTokens
 from .split_prepare import SplitPrepare
 from .store_weights import StoreWeights
+from .take_chosen_tokens import TakeChosenTokens
 from .turn_weights import TurnWeights
 
 
@@ -98,7 +99,7 @@ def language_model(
         CarryKeyBiases(),  # before paging: keys get one element more
         PageKv(page_size, kv_dtype, max_tokens, max_seqs),
         NarrowLogits(argmax=not samples),  # after paging: rows of tokens mean something only then
-        *((SampleTokens(),) if samples else ()),
+        *((SampleTokens(), TakeChosenTokens()) if samples else ()),
         CommonSubexpressions(),  # one transpose for all layers of attention that read one q
         HoistTransposes(),  # while rope is one op
         *lower(weight_dtype),

@@ -8,8 +8,10 @@ import numpy as np
 from ..ir.dim import evaluate as evaluate_dim
 from ..ir.graph import Graph, Value
 from ..ir.layout import (
+    CHOSEN,
     CONTEXT_LENS,
     LOGIT_ROWS,
+    NUM_KEPT,
     NUM_PAGES,
     NUM_ROWS,
     NUM_SEQS,
@@ -17,6 +19,7 @@ from ..ir.layout import (
     QUERY_STARTS,
     SEED,
     SLOTS,
+    SOURCES,
     STEP,
     TEMPERATURE,
     TOP_K,
@@ -135,6 +138,12 @@ def random_batch(
             TOP_P: rng.choice([0.5, 0.9, 1.0], rows),
             SEED: rng.integers(0, 2**40, rows),
             STEP: rng.integers(0, 100, rows),
+        }
+    if NUM_KEPT in binding:
+        kept = binding[NUM_KEPT]
+        batch |= {
+            SOURCES: rng.integers(-1, kept, (1, tokens)),
+            CHOSEN: rng.integers(-1, WHOLE.stop, kept),
         }
     types = {v.name: v.dtype.numpy for v in graph.inputs}
     return {n: np.asarray(a).astype(types[n]) for n, a in batch.items() if n in types}

@@ -19,7 +19,7 @@ from ..ir.errors import DeviceError
 from ..ir.program import ALIGNMENT, Program
 from ..ir.switches import get as get_switch
 from . import cgroup
-from .device import Launch, check_room, no_memory
+from .device import Done, Launch, check_room, no_memory
 
 # bytes and operations of a run that one core does in 60 us (products from its cache) to 200 us
 # (what it reads from memory): waking others, and waiting for them after each step, takes as long,
@@ -145,6 +145,20 @@ class CpuDevice:
         """Copy from `memory` into `array`."""
         check_room(memory, array)
         self.copy(array.ctypes.data, memory.address, array.nbytes)
+
+    def host_memory(self, nbytes: int) -> np.ndarray:
+        """Zeros."""
+        return np.zeros(nbytes, np.uint8)
+
+    def send(self, memory: HostMemory, array: np.ndarray) -> Done:
+        """Copy `array` into `memory`."""
+        self.upload(memory, array)
+        return self.synchronize
+
+    def fetch(self, memory: HostMemory, array: np.ndarray) -> Done:
+        """Copy from `memory` into `array`."""
+        self.download(memory, array)
+        return self.synchronize
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between two addresses."""

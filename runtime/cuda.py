@@ -18,7 +18,7 @@ from ..ir.fork_lock import tell_after_fork
 from ..ir.program import Program
 from ..ir.target import target_of
 from .cuda_module import CudaModule
-from .device import check_room, no_memory
+from .device import Done, check_room, no_memory
 
 POOLED_BYTES = 32 << 20  # smaller requests come from a pool: outputs and inputs of every call
 KEPT_BYTES = 512 << 20  # of freed pool memory that is kept for the next request
@@ -57,6 +57,19 @@ class CudaMemory:
         self.address, self.nbytes = address, nbytes
         self._finalizer = weakref.finalize(self, free, address)
         self._finalizer.atexit = False  # the driver takes everything back by itself
+
+
+class Reached:
+    """Called, it waits until the device has come to where it was made; see Done."""
+
+    def __init__(self, device: "CudaDevice"):
+        self._device, self._event = device, device.begin_event()
+        self._finalizer = weakref.finalize(self, device.end_event, self._event)
+        self._finalizer.atexit = False
+
+    def __call__(self) -> None:
+        self._device.enter()
+        self._device.check(self._device.driver.cuEventSynchronize(self._event))
 
 
 class CudaDevice:
@@ -198,6 +211,57 @@ class CudaDevice:
             )
         )
         self.synchronize()
+
+    def host_memory(self, nbytes: int) -> np.ndarray:
+        """Zeros in page-locked memory, which the GPU reads and writes by itself."""
+        self.enter()
+        address = int(self.check(self.driver.cuMemHostAlloc(max(nbytes, 1), 0)))
+        memory = (ctypes.c_uint8 * nbytes).from_address(address)
+        finalizer = weakref.finalize(memory, self._free_host, address)
+        finalizer.atexit = False
+        array = np.frombuffer(memory, np.uint8)
+        array[:] = 0
+        return array
+
+    def _free_host(self, address: int) -> None:
+        if not self._is_forked:
+            self.synchronize()  # a copy may be on its way
+            self.driver.cuMemFreeHost(address)
+
+    def send(self, memory: CudaMemory, array: np.ndarray) -> Done:
+        """Begin to copy `array`, of `host_memory`, into `memory`."""
+        check_room(memory, array)
+        self.enter()
+        self.check(
+            self.driver.cuMemcpyHtoDAsync(
+                memory.address, array.ctypes.data, array.nbytes, self._raw_stream
+            )
+        )
+        return Reached(self)
+
+    def fetch(self, memory: CudaMemory, array: np.ndarray) -> Done:
+        """Begin to copy from `memory` into `array`, of `host_memory`."""
+        check_room(memory, array)
+        self.enter()
+        self.check(
+            self.driver.cuMemcpyDtoHAsync(
+                array.ctypes.data, memory.address, array.nbytes, self._raw_stream
+            )
+        )
+        return Reached(self)
+
+    def begin_event(self) -> Any:
+        """An event that happens when all that was asked for so far is done."""
+        flags = self.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        event = self.check(self.driver.cuEventCreate(flags))
+        self.check(self.driver.cuEventRecord(event, self._raw_stream))
+        return event
+
+    def end_event(self, event: Any) -> None:
+        """Give an event back."""
+        if not self._is_forked:
+            self.enter()
+            self.driver.cuEventDestroy(event)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between two addresses of the device."""

@@ -14,6 +14,8 @@ import numpy as np
 from ..ir.errors import OutOfMemory
 from ..ir.program import Kernel, Program
 
+Done = Callable[[], None]  # waits until what was begun is done, and for nothing begun later
+
 
 @dataclass(slots=True)  # not frozen: thousands are made when sizes change
 class Launch:
@@ -115,6 +117,21 @@ class Device(Protocol):
 
     def download(self, memory: Memory, array: np.ndarray) -> None:
         """Copy into a C-contiguous host array, after waiting for the work before."""
+        ...
+
+    def host_memory(self, nbytes: int) -> np.ndarray:
+        """Zeros of host memory, u8, to and from which `send` and `fetch` copy beside the host."""
+        ...
+
+    def send(self, memory: Memory, array: np.ndarray) -> Done:
+        """Begin to copy a C-contiguous array of `host_memory` to the beginning of `memory`.
+
+        The array must stay as it is until `Done` was called.
+        """
+        ...
+
+    def fetch(self, memory: Memory, array: np.ndarray) -> Done:
+        """Begin to copy into a C-contiguous array of `host_memory`, after the work before."""
         ...
 
     def copy(self, target: int, source: int, nbytes: int) -> None:

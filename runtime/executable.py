@@ -304,12 +304,18 @@ class Executable:
         return [(bound.binding.shapes[at], buffers[at].type.dtype) for at, _ in self._outputs]
 
     def fix(
-        self, shapes: Sequence[Shape], addresses: Sequence[int], outputs: Sequence[Array]
+        self,
+        shapes: Sequence[Shape],
+        addresses: Sequence[int],
+        outputs: Sequence[Array],
+        *,
+        captures: bool = True,
     ) -> Callable[[], None]:
         """Bind to `shapes` with inputs at `addresses`. -> a function that fills `outputs`.
 
-        On devices that can, it replays captured launches. The memory of the inputs and outputs must
-        outlive it. Faults of the data are left to `self.faults`, which waits for the run.
+        On devices that can, it replays captured launches if it `captures`. The memory of the inputs
+        and outputs must outlive it. Faults of the data are left to `self.faults`, which waits for
+        the run.
         """
         with self._lock:
             bound = self._bind(tuple(map(tuple, shapes)))
@@ -319,7 +325,7 @@ class Executable:
             for (at, is_own), array in zip(self._outputs, outputs):
                 if is_own:
                     bound.addresses[at] = array.address
-            replay = bound.plan.capture(bound.addresses)
+            replay = bound.plan.capture(bound.addresses) if captures else None
 
         def run() -> None:  # refers to `bound`, and so keeps the arena that it was captured with
             with self._lock:

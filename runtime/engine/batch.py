@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,12 +37,10 @@ class Batch:
 def sizes_of(work: Seq[Work], page_size: int) -> BatchSizes:
     """The least sizes that hold `work`. One row at least: programs have no empty dims."""
     longest = max([w.sequence.num_computed + w.count for w in work])
-    return BatchSizes(
-        sum([w.count for w in work]),
-        len(work),
-        -(-longest // page_size),
-        max(1, sum([w.wants_token + len(w.scored) for w in work])),
-    )
+    rows = sum([w.wants_token for w in work])
+    rows += sum([len(w.scored) for w in work if w.sequence.params.prompt_logprobs is not None])
+    tokens = sum([w.count for w in work])
+    return BatchSizes(tokens, len(work), -(-longest // page_size), max(1, rows))
 
 
 def make_batch(
@@ -53,40 +50,39 @@ def make_batch(
 
     Padding is inert: its tokens have no slot and belong to no sequence, its sequences have no
     tokens, its logit rows repeat token 0's. With `samples` come the arrays that a program that
-    samples takes.
+    samples takes; tokens that are not known yet have their `source` among them. `chosen` is one
+    token, which none is read from where all are known.
     """
     sizes = sizes or sizes_of(work, page_size)
-    num_tokens = sum([w.count for w in work])
+    sequences = [w.sequence for w in work]
+    counts = np.array([w.count for w in work])
+    ends = np.cumsum(counts)
+    num_tokens = int(ends[-1])
     ids = np.zeros((1, sizes.tokens), np.int64)
     positions, prompts = np.zeros((2, 1, sizes.tokens), np.int64)
-    table = np.zeros((sizes.seqs, sizes.width), np.int32)
     starts = np.full(sizes.seqs + 1, num_tokens, np.int32)
     lens = np.zeros(sizes.seqs, np.int32)
     slots = np.full(sizes.tokens, -1, np.int32)
     rows = np.zeros(sizes.rows, np.int32)
-    firsts = [w.sequence.num_computed for w in work]
-    counts = [w.count for w in work]
-    lasts = np.array(firsts, np.int32) + np.array(counts, np.int32)
-    lens[: len(work)] = lasts
-    starts[1 : len(work) + 1] = np.cumsum(counts)
-    starts[0] = 0
-    for index, pages in enumerate([w.sequence.page_row for w in work]):
-        table[index, : len(pages)] = pages[: sizes.width]
+    sources = np.full((1, sizes.tokens), -1, np.int32)
+    firsts = np.array([s.num_computed for s in sequences])
+    lens[: len(work)] = firsts + counts
+    starts[0], starts[1 : len(work) + 1] = 0, ends
+    table = _page_table(sequences, sizes)
     if num_tokens == len(work):  # a pure decode step: one new token each
-        where = np.array(firsts, np.int64)
-        ids[0, :num_tokens] = [w.sequence.tokens[first] for w, first in zip(work, firsts)]
-        owner = np.arange(len(work))
+        owner, where = np.arange(len(work)), firsts
     else:
-        where = np.concatenate([np.arange(f, f + c) for f, c in zip(firsts, counts)])
-        pieces = [w.sequence.tokens[f : f + c] for w, f, c in zip(work, firsts, counts)]
-        ids[0, :num_tokens] = list(chain.from_iterable(pieces))
         owner = np.repeat(np.arange(len(work)), counts)
+        where = np.arange(num_tokens) - (ends - counts - firsts)[owner]
+    ids[0, :num_tokens] = _tokens(work)
     positions[0, :num_tokens] = where
-    prompts[0, :num_tokens] = np.array([len(w.sequence.prompt) for w in work])[owner]
+    prompts[0, :num_tokens] = np.array([len(s.prompt) for s in sequences])[owner]
     slots[:num_tokens] = table[owner, where // page_size] * page_size + where % page_size
+    awaited = [i for i, s in enumerate(sequences) if s.num_awaited and work[i].wants_token]
+    sources[0, ends[awaited] - 1] = [sequences[i].source for i in awaited]
     asking = [i for i, w in enumerate(work) if w.wants_token]
-    rows[: len(asking)] = starts[1:][asking] - 1
-    wanting = [work[i].sequence for i in asking]
+    rows[: len(asking)] = ends[asking] - 1
+    wanting = [sequences[i] for i in asking]
     places: list[tuple[int, int]] = []
     if sizes.rows > len(asking):  # else there is no room for any, and this is every decode step
         places = [(i, place) for i, w in enumerate(work) for place in w.scored]
@@ -104,8 +100,31 @@ def make_batch(
     }
     if samples:
         arrays |= _sampling(wanting, sizes.rows)
-    scored = tuple((work[i].sequence, place) for i, place in places)
+        arrays |= {layout.SOURCES: sources, layout.CHOSEN: np.full(1, -1, np.int32)}
+    scored = tuple((sequences[i], place) for i, place in places)
     return Batch(arrays, tuple(wanting), sizes, scored)
+
+
+def _page_table(sequences: Seq[Sequence], sizes: BatchSizes) -> np.ndarray:
+    """[seqs, width]: what is beyond the pages of a sequence is never read."""
+    table = np.zeros((sizes.seqs, sizes.width), np.int32)
+    for sequence in sequences:
+        if len(sequence.page_row) < sizes.width:
+            sequence.widen_row(sizes.width)
+    np.stack([s.page_row[: sizes.width] for s in sequences], out=table[: len(sequences)])
+    return table
+
+
+def _tokens(work: Seq[Work]) -> list[int]:
+    """The new tokens, 0 for one that is not known yet."""
+    tokens: list[int] = []
+    for item in work:
+        sequence, first = item.sequence, item.sequence.num_computed
+        known = sequence.tokens[first : first + item.count]
+        tokens += known
+        if len(known) < item.count:
+            tokens.append(0)
+    return tokens
 
 
 def _sampling(wanting: Seq[Sequence], rows: int) -> dict[str, np.ndarray]:
@@ -119,12 +138,16 @@ def _sampling(wanting: Seq[Sequence], rows: int) -> dict[str, np.ndarray]:
     }
     arrays = {name: np.zeros(rows, dtype) for name, dtype in names.items()}
     arrays[layout.TOP_P][:] = 1
-    for row, sequence in enumerate(wanting):
-        params = sequence.params
-        if params.is_plain and not params.is_greedy:
-            arrays[layout.TEMPERATURE][row] = params.temperature
-            arrays[layout.TOP_K][row] = min(params.top_k, 2**31 - 1)
-            arrays[layout.TOP_P][row] = params.top_p
-            arrays[layout.SEED][row] = sequence.seed
-            arrays[layout.STEP][row] = sequence.num_output
+    drawn = [
+        (row, s, s.params)
+        for row, s in enumerate(wanting)
+        if s.params.is_plain and not s.params.is_greedy
+    ]
+    if drawn:
+        at = [row for row, _, _ in drawn]
+        arrays[layout.TEMPERATURE][at] = [p.temperature for _, _, p in drawn]
+        arrays[layout.TOP_K][at] = [min(p.top_k, 2**31 - 1) for _, _, p in drawn]
+        arrays[layout.TOP_P][at] = [p.top_p for _, _, p in drawn]
+        arrays[layout.SEED][at] = [s.seed for _, s, _ in drawn]
+        arrays[layout.STEP][at] = [s.num_ahead - len(s.prompt) for _, s, _ in drawn]
     return arrays

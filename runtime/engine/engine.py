@@ -1,4 +1,4 @@
-"""The engine: schedule, run, choose, append; many sequences in one step.
+"""The engine: schedule, launch, read, append; many sequences in one step.
 
 A request that cannot be served fails alone. An engine is used by one thread at a time; `LLM` takes
 care of that.
@@ -18,7 +18,7 @@ from .pages import PagePool
 from .runner import ProgramRunner, StepResult
 from .sampler import SampledToken, choose, log_probabilities, not_numbers
 from .sampling_params import SamplingParams
-from .scheduler import Scheduler, Work
+from .scheduler import Scheduler
 from .sequence import Sequence, Status
 from .stats import Stats
 from .tokenizer import Tokenizer
@@ -35,8 +35,26 @@ class EngineConfig:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class Flight:
+    """A step that was launched."""
+
+    result: StepResult
+    sequences: list[Sequence]
+    own: frozenset[int]  # rows whose tokens the engine chooses
+    can_wait: bool  # whether another step can begin before this is read
+    prefill: int  # tokens
+    decode: int
+    begin: float  # time.perf_counter()
+
+
 class Engine:
-    """Serves sequences with a runner: `add`, then `step` while `has_work`."""
+    """Serves sequences with a runner: `add`, then `step` while `has_work`.
+
+    One step computes on the device while the tokens of the one before are read here: a sequence
+    that ends with a token is found to end when the next one is being computed, and that is dropped.
+    Only what is known beforehand, `max_length`, ends it in time.
+    """
 
     def __init__(
         self,
@@ -71,6 +89,8 @@ class Engine:
             max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         )
         self._live: set[Sequence] = set()  # those that are not finished
+        self._flight: Flight | None = None  # a step that was launched, and not read yet
+        self._read_at = 0.0  # when the last one was
 
     def after_fork(self) -> None:
         """In a forked process: what ran is the parent's to finish, and here it ends as aborted.
@@ -97,6 +117,9 @@ class Engine:
         ends |= frozenset(params.stop_token_ids)
         sequence = Sequence(self._next_id, tuple(map(int, prompt)), params, int(seed), ends)
         sequence.text = self._text_stream(sequence)
+        sequence.max_length = self.config.context_len
+        if params.max_tokens is not None:
+            sequence.max_length = min(len(prompt) + params.max_tokens, sequence.max_length)
         self.scheduler.add(sequence)
         self._live.add(sequence)
         return sequence
@@ -164,27 +187,93 @@ class Engine:
             self.abort(sequence)
 
     def step(self) -> list[Sequence]:
-        """Run one step. -> the sequences that got a token or were finished by it."""
-        begin = time.perf_counter()
-        work = self.scheduler.schedule()
-        changed = self._failed()
-        if work:
-            try:
-                result = self.runner.run(work)
-                self._score_prompts(result)
-                choices = self._choose(result)
-            except BaseException as error:
-                # what the pages hold after a broken step is not known: all in it must end
-                for item in work:
-                    self._fail(item.sequence, error)
-                raise
-            changed += [w.sequence for w in work if w.sequence.is_finished]
-            changed += self._advance(work, choices)
-            decode = sum(w.count for w in work if w.count == 1 and w.sequence.num_output > 1)
-            prefill = sum(w.count for w in work) - decode
-            self.stats.count(prefill, decode, time.perf_counter() - begin)
+        """Launch the next step, and read the one before. -> those with a new token, or finished.
+
+        Where the runner does not overlap steps, or tokens have to be chosen here before another
+        step can begin, what was launched is read at once.
+        """
+        changed: list[Sequence] = []
+        before, self._flight = self._flight, None
+        try:
+            self._flight = self._launch(changed)
+            if before is not None:
+                self._read(before, changed)
+            if self._flight is not None and not self._flight.can_wait:
+                before, self._flight = self._flight, None
+                self._read(before, changed)
+        except BaseException as error:
+            # what the pages hold after a broken step is not known: all in it must end, and so must
+            # those in the step beside it
+            for flight in (before, self._flight):
+                for sequence in flight.sequences if flight is not None else ():
+                    self._fail(sequence, error)
+            self._flight = None
+            raise
         self.stats.preemptions = self.scheduler.num_preemptions
         return changed
+
+    def _launch(self, changed: list[Sequence]) -> Flight | None:
+        """Begin the next step, and note what its sequences have to wait for."""
+        begin = time.perf_counter()
+        work = self.scheduler.schedule()
+        changed += self._failed()
+        if not work:
+            return None
+        decode = sum([w.count == 1 and w.sequence.num_ahead > len(w.sequence.prompt) for w in work])
+        prefill = sum([w.count for w in work]) - decode
+        try:
+            result = self.runner.run(work)
+            for item in work:
+                item.sequence.num_computed += item.count
+            own = frozenset(r for r, s in enumerate(result.batch.wanting) if self._chooses(s))
+            for row, sequence in enumerate(result.batch.wanting):
+                sequence.num_awaited += 1
+                sequence.source = row
+        except BaseException as error:
+            for item in work:
+                self._fail(item.sequence, error)
+            raise
+        can_wait = self.runner.overlaps and not own and not result.batch.scored
+        return Flight(result, [w.sequence for w in work], own, can_wait, prefill, decode, begin)
+
+    def _chooses(self, sequence: Sequence) -> bool:
+        """Whether the next token is chosen here, from logits, and not by the program."""
+        return not (
+            self.runner.samples and sequence.params.is_plain and not self._forbidden(sequence)
+        )
+
+    def _forbidden(self, sequence: Sequence) -> frozenset[int]:
+        """Tokens that may not come next."""
+        least = sequence.params.min_tokens
+        return sequence.ends if least and sequence.num_output < least else frozenset()
+
+    def _read(self, flight: Flight, changed: list[Sequence]) -> None:
+        """Give the sequences of a step their tokens; waits for it."""
+        result = flight.result
+        self._score_prompts(result, changed)
+        wanting = result.batch.wanting
+        tokens = result.tokens().tolist() if wanting and self.runner.samples else [0] * len(wanting)
+        logits = None
+        for row, (sequence, token) in enumerate(zip(wanting, tokens)):
+            if sequence.is_finished:
+                continue  # since the step began: nobody asks for its token
+            sequence.num_awaited -= 1
+            try:
+                if row in flight.own:
+                    if logits is None:  # only fetched when somebody reads them
+                        logits = result.logits()
+                    choice = choose(logits[row], sequence, self._forbidden(sequence))
+                    self._note(sequence, choice)
+                    token = choice.token
+                elif token < 0:  # the program found no likeliest
+                    raise not_numbers(None if self._flight else result.logits()[row], sequence)
+                self._append(sequence, token)
+            except Exception as error:  # noqa: BLE001  # its own fault, nobody else's
+                self._fail(sequence, error)
+            changed.append(sequence)
+        now = time.perf_counter()
+        self.stats.count(flight.prefill, flight.decode, now - max(flight.begin, self._read_at))
+        self._read_at = now
 
     def _failed(self) -> list[Sequence]:
         failed, self.scheduler.failed = self.scheduler.failed, []
@@ -192,7 +281,7 @@ class Engine:
             self._close(sequence)
         return failed
 
-    def _score_prompts(self, result: StepResult) -> None:
+    def _score_prompts(self, result: StepResult, changed: list[Sequence]) -> None:
         """Note the log-probabilities of prompts whose sequences asked for them."""
         if not result.batch.scored:
             return
@@ -201,74 +290,36 @@ class Engine:
             if sequence.is_finished:
                 continue
             if not np.isfinite(row.max()):
-                sequence.error = not_numbers(row, sequence)
-                self._finish(sequence, "error")
+                self._fail(sequence, not_numbers(row, sequence))
+                changed.append(sequence)
                 continue
             count, token = sequence.params.prompt_logprobs or 0, sequence.prompt[place + 1]
             sequence.prompt_logprobs.append(log_probabilities(row, count, token))
 
-    def _choose(self, result: StepResult) -> dict[Sequence, SampledToken]:
-        wanting = result.batch.wanting
-        if not wanting:
-            return {}
-        tokens = result.tokens()
-        logits = None
-        choices = {}
-        samples = self.runner.samples
-        for row, sequence in enumerate(wanting):
-            params = sequence.params
-            forbidden: frozenset[int] = frozenset()
-            if sequence.num_output < params.min_tokens:
-                forbidden = sequence.ends
-            try:
-                if samples and tokens[row] < 0:  # the program found no likeliest
-                    raise not_numbers(result.logits()[row], sequence)
-                if params.is_plain and samples and not forbidden:
-                    choices[sequence] = SampledToken(int(tokens[row]))
-                    continue
-                if logits is None:  # only fetched when somebody reads them
-                    logits = result.logits()
-                choices[sequence] = choose(logits[row], sequence, forbidden)
-            except Exception as error:  # noqa: BLE001  # its own fault, nobody else's
-                self._fail(sequence, error)
-        return choices
-
-    def _advance(self, work: Seq[Work], choices: dict[Sequence, SampledToken]) -> list[Sequence]:
-        changed = []
-        for item in work:
-            sequence = item.sequence
-            if sequence.is_finished:
-                continue
-            sequence.num_computed += item.count
-            if sequence in choices:
-                try:
-                    self._append(sequence, choices[sequence])
-                except Exception as error:  # noqa: BLE001  # the others have their tokens
-                    self._fail(sequence, error)
-                changed.append(sequence)
-        return changed
-
-    def _append(self, sequence: Sequence, choice: SampledToken) -> None:
-        params, token = sequence.params, choice.token
-        sequence.tokens.append(token)
-        self.stats.generated_tokens += 1
+    def _note(self, sequence: Sequence, choice: SampledToken) -> None:
         if choice.top is not None:
             sequence.logprobs.append(choice.top)
             sequence.cumulative_logprob += choice.logprob or 0.0
+
+    def _append(self, sequence: Sequence, token: int) -> None:
+        params, text = sequence.params, sequence.text
+        sequence.tokens.append(token)
+        self.stats.generated_tokens += 1
         if sequence.first_token_seconds is None:
             sequence.first_token_seconds = time.perf_counter() - sequence.arrival
             self.stats.first_token_seconds = sequence.first_token_seconds
-        is_end = token in sequence.ends and sequence.num_output >= params.min_tokens
-        if sequence.text is not None and (not is_end or params.include_stop_str_in_output):
-            sequence.text.push(token, can_stop=sequence.num_output >= params.min_tokens)
+        can_stop = not params.min_tokens or sequence.num_output >= params.min_tokens
+        is_end = can_stop and token in sequence.ends
+        if text is not None and (not is_end or params.include_stop_str_in_output):
+            text.push(token, can_stop=can_stop)
         if is_end:
             is_eos = token in self.config.eos_token_ids and not params.ignore_eos
             sequence.stop_reason = None if is_eos else token
             self._finish(sequence, "stop")
-        elif sequence.text is not None and sequence.text.stopped_by is not None:
-            sequence.stop_reason = sequence.text.stopped_by
+        elif text is not None and text.stopped_by is not None:
+            sequence.stop_reason = text.stopped_by
             self._finish(sequence, "stop")
-        elif sequence.num_output == params.max_tokens or sequence.length >= self.config.context_len:
+        elif len(sequence.tokens) >= sequence.max_length:
             self._finish(sequence, "length")
 
     def _fail(self, sequence: Sequence, error: BaseException) -> None:

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from ...ir import layout
+from ..device import Memory
 from ..executable import Executable
 from ..fixed_run import FixedRun, SharedMemory
 from .batch import Batch, BatchSizes, make_batch, sizes_of
@@ -14,7 +15,7 @@ from .scheduler import Work
 
 WIDTH_STEP = 8  # columns of the page table are padded to a multiple, so that sizes seldom change
 MAX_CAPTURED_TOKENS = 512  # a longer prefill takes far longer than its launches: not captured
-SEQ_BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+SEQ_BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 TOKEN_BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 WIDTH_BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -25,14 +26,16 @@ class StepResult:
 
     batch: Batch
     tokens: Callable[[], np.ndarray]  # chosen for each row, integers [rows]; see ProgramRunner
-    logits: Callable[[], np.ndarray]  # f32 [rows, V]
+    logits: Callable[[], np.ndarray]  # f32 [rows, V], until the next step begins
 
 
 class ProgramRunner:
     """Runs batches at their own sizes (CPU), or padded to buckets with captured launches (GPU).
 
     Where it `samples`, tokens are those of the op `sample`, -1 where no logit is the largest; else
-    the engine chooses.
+    the engine chooses. Where it `overlaps`, a step may begin before the tokens of the step before
+    are read: those it needs are taken on the device. They may be read until the step after the
+    next begins.
     """
 
     def __init__(self, executable: Executable, *, captures: bool | None = None):
@@ -49,11 +52,17 @@ class ProgramRunner:
             name: symbols[name].hi
             for name in (layout.NUM_TOKENS, layout.NUM_SEQS, layout.WIDTH, layout.NUM_ROWS)
         }
-        self._inputs = program.inputs
+        self._inputs, self._outputs = program.inputs, program.outputs
         self.samples = layout.TEMPERATURE in program.inputs
         self._captures = executable.device.kind != "cpu" if captures is None else captures
+        # faults of the data are read from the device, which would wait for a step begun since
+        takes_chosen = self.samples and layout.SOURCES in program.inputs
+        self.overlaps = self._captures and takes_chosen and not program.checks
         self._prepared: dict[BatchSizes, FixedRun] = {}
         self._shared = SharedMemory(executable.device)
+        self._num_kept = 1
+        self._placed: dict[str, Memory] = {}
+        self._read: tuple[np.ndarray, ...] = ()  # tokens of the last two steps, taken in turn
 
     def reserve(self, max_tokens: int, max_seqs: int, context_len: int) -> None:
         """Make the arena large enough for every step, so that it never moves under a capture."""
@@ -64,27 +73,56 @@ class ProgramRunner:
             layout.NUM_SEQS: sizes.seqs,
             layout.WIDTH: sizes.width,
             layout.NUM_ROWS: sizes.rows,
+            layout.NUM_KEPT: sizes.rows,
         }
         self.executable.reserve(values)
+        if self.overlaps:  # what a step chooses is where the next one looks for it
+            device, nbytes = self.executable.device, sizes.rows * np.dtype(np.int32).itemsize
+            memory = device.allocate(nbytes, "tokens of a step", zero=True)
+            self._placed = dict.fromkeys((layout.CHOSEN, self._outputs[1]), memory)
+            self._num_kept = sizes.rows
+            self._read = tuple(device.host_memory(nbytes).view(np.int32) for _ in range(2))
 
     def run(self, work: Sequence[Work]) -> StepResult:
         """Compute the next tokens of `work`."""
         least = sizes_of(work, self.page_size)
         sizes = self.bucket(least) if self._captures else self._widened(least)
         batch = make_batch(work, self.page_size, sizes, samples=self.samples)
-        if self._captures and sizes.tokens <= MAX_CAPTURED_TOKENS:
-            return self._replay(batch)
+        if self._captures:
+            return self._run_prepared(batch)
         arrays = [batch.arrays[name] for name in self._inputs]
         logits, tokens = self.executable(*arrays)[:2]
         return StepResult(batch, tokens.numpy, logits.numpy)
 
-    def _replay(self, batch: Batch) -> StepResult:
+    def _run_prepared(self, batch: Batch) -> StepResult:
         prepared = self._prepared.get(batch.sizes)
         if prepared is None:
-            shapes = [batch.arrays[name].shape for name in self._inputs]
-            prepared = self._prepared[batch.sizes] = FixedRun(self.executable, shapes, self._shared)
+            prepared = self._prepared[batch.sizes] = self._prepare(batch)
         prepared.run(batch.arrays)
-        return StepResult(batch, lambda: prepared.output(1), lambda: prepared.output(0))
+        logits = lambda: prepared.output(0)  # noqa: E731
+        if not self.overlaps:
+            return StepResult(batch, lambda: prepared.output(1), logits)
+        self._read = self._read[1], self._read[0]
+        tokens = self._read[0][: batch.sizes.rows]
+        done = prepared.fetch(1, tokens)
+
+        def read() -> np.ndarray:
+            done()
+            return tokens
+
+        return StepResult(batch, read, logits)
+
+    def _prepare(self, batch: Batch) -> FixedRun:
+        shapes = [batch.arrays[name].shape for name in self._inputs]
+        if self.overlaps:
+            shapes[self._inputs.index(layout.CHOSEN)] = (self._num_kept,)
+        return FixedRun(
+            self.executable,
+            shapes,
+            self._shared,
+            placed=self._placed,
+            captures=batch.sizes.tokens <= MAX_CAPTURED_TOKENS,
+        )
 
     def _widened(self, least: BatchSizes) -> BatchSizes:
         width = -(-least.width // WIDTH_STEP) * WIDTH_STEP

@@ -52,19 +52,23 @@ def choose(
     return SampledToken(token, top[token], top)
 
 
-def not_numbers(logits: np.ndarray, sequence: Sequence) -> RequestError:
-    """The error for logits of which none is the largest."""
+def not_numbers(logits: np.ndarray | None, sequence: Sequence) -> RequestError:
+    """The error for logits of which none is the largest; None for those that are there no more."""
+    return RequestError(
+        "the model's logits are not numbers",
+        where=f"token {sequence.length}",
+        facts="some are NaN or infinite" if logits is None else _counts(logits),
+        fix='use a wider dtype (dtype="float32"), or check the checkpoint\'s weights',
+    )
+
+
+def _counts(logits: np.ndarray) -> str:
     count = {
         "NaN": int(np.isnan(logits).sum()),
         "infinite": int(np.isposinf(logits).sum()),
         "minus infinity": int(np.isneginf(logits).sum()),
     }
-    return RequestError(
-        "the model's logits are not numbers",
-        where=f"token {sequence.length}",
-        facts=", ".join(f"{n} of {len(logits)} are {what}" for what, n in count.items() if n),
-        fix='use a wider dtype (dtype="float32"), or check the checkpoint\'s weights',
-    )
+    return ", ".join(f"{n} of {len(logits)} are {what}" for what, n in count.items() if n)
 
 
 # u is between 2**-25 and 1 - 2**-25, so the noise between -2.9 and 17.4: a token whose logit is

@@ -1,10 +1,12 @@
 """What runs in the next step: decode steps and prefill chunks together, under a token budget.
 
 First come, first served. A sequence that needs a page when none is free takes the pages of the
-youngest running one, which computes its keys and values again later.
+youngest running one, which computes its keys and values again later. Pages are free at once, though
+a step that writes into them may be running: whatever uses them next runs after it.
 """
 
 from collections import deque
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from ...ir.errors import OutOfPages
@@ -12,7 +14,7 @@ from .pages import PagePool
 from .sequence import Sequence, Status
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: hundreds are made for a step
 class Work:
     """The next `count` pending tokens of a sequence."""
 
@@ -25,11 +27,11 @@ class Work:
         return self.count == self.sequence.num_pending
 
     @property
-    def scored(self) -> range:
+    def scored(self) -> Seq[int]:
         """Places of the prompt whose logits tell how likely the token after them was."""
         sequence = self.sequence
         if sequence.params.prompt_logprobs is None:
-            return range(0)
+            return ()
         end = min(sequence.num_computed + self.count, len(sequence.prompt) - 1)
         return range(max(sequence.num_computed, len(sequence.prompt_logprobs)), end)
 
@@ -73,8 +75,12 @@ class Scheduler:
         plan: dict[Sequence, int] = {}
         preempted = False
         # decode steps first, so that no prefill can starve them; each group oldest first
-        for sequence in sorted(self.running, key=lambda s: s.num_pending > 1):
-            if sequence.status is not Status.RUNNING or budget == 0:
+        decodes, prefills = [], []
+        for sequence in self.running:
+            pending = len(sequence.tokens) + sequence.num_awaited - sequence.num_computed
+            (decodes if pending == 1 else prefills).append(sequence)
+        for sequence in (*decodes, *prefills):
+            if sequence.status is not Status.RUNNING or sequence.is_complete or budget == 0:
                 continue  # preempted for an older one just now, or no room in this step
             count = self._count(sequence, budget)
             while not self._grow(sequence, sequence.num_computed + count):
@@ -111,6 +117,7 @@ class Scheduler:
             # only when all its known tokens fit, so that a chunk is not begun in vain, and some
             # pages are left for those that run, so that it is not preempted at once
             spare = min(len(self.running), self.pool.num_pages // 32 + 1)
+            assert not sequence.num_awaited, "what waits is known"
             if self._pages_for(sequence.length) + spare > self.pool.num_free:
                 return
             if self._spare_rows == 0:
@@ -146,7 +153,8 @@ class Scheduler:
             room = len(sequence.pages) * self.page_size
             assert sequence.num_computed <= room, f"sequence {sequence.id} outgrew its pages"
             assert sequence.num_pending > 0, f"sequence {sequence.id} has nothing to compute"
-            assert sequence.page_row.tolist() == sequence.pages, f"sequence {sequence.id}: its row"
+            row = sequence.page_row[: len(sequence.pages)].tolist()
+            assert row == sequence.pages, f"sequence {sequence.id}: its row"
         for sequence in self.waiting:
             assert sequence.status is Status.WAITING, f"sequence {sequence.id}: {sequence.status}"
             assert not sequence.pages, f"sequence {sequence.id} waits and holds pages"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.ir.layout import (
+    CHOSEN,
     CONTEXT_LENS,
     INPUT_IDS,
     LOGIT_ROWS,
@@ -14,6 +15,7 @@ from tilewright.ir.layout import (
     QUERY_STARTS,
     SEED,
     SLOTS,
+    SOURCES,
     STEP,
     TEMPERATURE,
     TOP_K,
@@ -34,11 +36,20 @@ class HashModel:
     an AssertionError.
     """
 
-    def __init__(self, num_pages=64, page_size=4, vocab_size=97, pad=lambda s: s, samples=False):
+    def __init__(
+        self,
+        num_pages=64,
+        page_size=4,
+        vocab_size=97,
+        pad=lambda s: s,
+        samples=False,
+        overlaps=False,
+    ):
         self.num_pages, self.page_size, self.vocab_size = num_pages, page_size, vocab_size
         self.cache = np.full((num_pages, page_size, 2), -1, np.int64)
         self.pad = pad
-        self.samples = samples
+        self.samples, self.overlaps = samples, overlaps
+        self.chosen = np.zeros(0, np.int32)  # by the last step
         self.steps: list[BatchSizes] = []
         self.reads = 0  # steps whose logits were looked at
 
@@ -54,8 +65,11 @@ class HashModel:
         if self.samples:
             names = (TEMPERATURE, TOP_K, TOP_P, SEED, STEP)
             tokens = sample.reference(logits, *(batch.arrays[n] for n in names))
+        self.chosen = tokens
+        step = len(self.steps)
 
         def read():
+            assert step == len(self.steps), "logits are there until the next step"
             self.reads += 1
             return logits
 
@@ -71,6 +85,13 @@ class HashModel:
         assert len(starts) == len(lens) + 1 == len(table) + 1
         assert starts[0] == 0
         assert (np.diff(starts) >= 0).all()
+        if self.samples:
+            sources = arrays[SOURCES]
+            assert sources.shape == ids.shape
+            assert arrays[CHOSEN].dtype == sources.dtype == np.int32
+            assert self.overlaps or (sources < 0).all()
+            kept = np.append(self.chosen, -1)  # one at least
+            ids = np.where(sources < 0, ids, np.maximum(kept[sources], 0))
         real = slots >= 0
         assert real.sum() == starts[-1]
         assert real[: starts[-1]].all()
@@ -160,11 +181,12 @@ def make_engine():
         vocab_size=97,
         pad=lambda s: s,
         samples=False,
+        overlaps=False,
         tokenizer=None,
         **config,
     ):
         config = {"context_len": 1000, "max_num_seqs": 8, "max_num_batched_tokens": 16} | config
-        model = HashModel(num_pages, page_size, vocab_size, pad, samples)
+        model = HashModel(num_pages, page_size, vocab_size, pad, samples, overlaps)
         return Engine(model, EngineConfig(**config), tokenizer)
 
     return make

@@ -154,7 +154,7 @@ def test_what_we_build_passes(variant, target, monkeypatch):
     program_from_json(data, program.blobs, sources.__getitem__)  # checks it
     sizes = Sizes(program)
     for t, seqs in ((1, 1), (3, 1), (17, 5), (64, 64), (300, 2), (8192, 9)):
-        values = {"t": t, "seqs": seqs, "rows": seqs, "pages": 700, "width": 37}
+        values = {"t": t, "seqs": seqs, "rows": seqs, "pages": 700, "width": 37, "kept": 9}
         sizes.bind({name: values[name] for name in program.symbols})
 
 

@@ -29,6 +29,7 @@ class FakeDriver:
     CUmemPool_attribute = SimpleNamespace(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD=4)
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2)
+    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
     CUresult = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2)
     cuuint64_t = int
     CUdevice = int
@@ -64,6 +65,34 @@ class FakeDriver:
 
     def cuMemFreeAsync(self, address, stream):  # noqa: N802
         self.freed.append(address)
+        return (0,)
+
+    def cuMemHostAlloc(self, size, flags):  # noqa: N802
+        self.host = np.full(size, 7, np.uint8)
+        return 0, self.host.ctypes.data
+
+    def cuMemFreeHost(self, address):  # noqa: N802
+        self.calls.append("free host memory")
+        return (0,)
+
+    def cuMemcpyHtoDAsync(self, target, source, nbytes, stream):  # noqa: N802
+        self.calls.append(f"send {nbytes}")
+        return (0,)
+
+    def cuMemcpyDtoHAsync(self, target, source, nbytes, stream):  # noqa: N802
+        self.calls.append(f"fetch {nbytes}")
+        return (0,)
+
+    def cuEventCreate(self, flags):  # noqa: N802
+        self.calls.append("event")
+        return 0, len(self.calls)
+
+    def cuEventSynchronize(self, event):  # noqa: N802
+        self.calls.append(f"reach {event}")
+        return (0,)
+
+    def cuEventDestroy(self, event):  # noqa: N802
+        self.calls.append(f"end {event}")
         return (0,)
 
     def cuKernelSetAttribute(self, attribute, value, kernel, device):  # noqa: N802
@@ -183,6 +212,23 @@ def test_a_captured_plan_launches_once_and_replays(fake):
     replay()
     replay()
     assert fake.core.launched[1:] == ["graph", "graph"]
+
+
+def test_copies_beside_the_host_are_waited_for_one_by_one(fake):
+    device = fake.device
+    memory, staging = device.allocate(64, "a test"), device.host_memory(64)
+    assert not staging.any()
+    sent = device.send(memory, staging[:48])
+    fetched = device.fetch(memory, staging[48:].view(np.int32))
+    calls = fake.driver.calls
+    assert calls == ["send 48", "event", "fetch 16", "event"]
+    fetched()
+    assert calls[4:] == ["reach 4"], "and not what comes after it"
+    del sent, fetched
+    assert sorted(calls[5:]) == ["end 2", "end 4"]
+    calls.clear()
+    del staging
+    assert calls == ["wait", "free host memory"]
 
 
 def test_binaries_are_unloaded_after_all_that_uses_them(fake):

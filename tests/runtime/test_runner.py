@@ -53,8 +53,9 @@ def test_padding_and_captures_change_nothing(compiled, rng):
     padded = new_engine(compiled, True)
     assert outputs(padded, prompts, params) == expected
     runner = padded.runner
-    assert runner._prepared, "decode steps were prepared"
-    assert all(s.tokens <= MAX_CAPTURED_TOKENS for s in runner._prepared)
+    assert padded.runner.overlaps
+    assert not plain.runner.overlaps
+    assert {s.tokens > MAX_CAPTURED_TOKENS for s in runner._prepared} == {False, True}
     chunked = new_engine(compiled, True, pages=40, max_num_batched_tokens=100)
     assert outputs(chunked, prompts, params) == expected
 

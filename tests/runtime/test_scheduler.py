@@ -87,6 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Sequences arrive, run, end and are aborted at random."""
 
     sequences = Bundle("sequences")
+    overlaps = False  # whether a step's tokens are known only after the next one is scheduled
 
     def __init__(self):
         super().__init__()
@@ -94,13 +95,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(self.pool, 4, max_num_seqs=4, max_num_batched_tokens=9)
         self.count = 0
         self.wanted: dict[Sequence, int] = {}
+        self.awaiting: list[Sequence] = []
 
-    @rule(target=sequences, prompt=st.integers(1, 45), output=st.integers(1, 12))
-    def add(self, prompt, output):
+    @rule(
+        target=sequences,
+        prompt=st.integers(1, 45),
+        output=st.integers(1, 12),
+        spare=st.integers(0, 2),
+    )
+    def add(self, prompt, output, spare):
         self.count += 1
         sequence = Sequence(self.count, (0,) * prompt, SamplingParams(), 0)
         self.scheduler.add(sequence)
         self.wanted[sequence] = output
+        sequence.max_length = prompt + output + spare  # known beforehand only without any
         return sequence
 
     @rule(prompt=st.integers(49, 200))
@@ -120,23 +128,30 @@ class SchedulerMachine(RuleBasedStateMachine):
             oldest = self.scheduler.running[0] if self.scheduler.running else None
             work = self.scheduler.schedule()
             self._check_work(work)
-            if oldest is not None and not oldest.is_finished:
+            if oldest is not None and not (oldest.is_finished or oldest.is_complete):
                 assert any(w.sequence is oldest for w in work), "the oldest always moves on"
+            launched = [item.sequence for item in work if item.wants_token]
             for item in work:
-                sequence = item.sequence
-                wants = item.wants_token
-                sequence.num_computed += item.count
-                if wants:
-                    sequence.tokens.append(1)
-                    if sequence.num_output >= self.wanted[sequence]:
-                        self.scheduler.finish(sequence, "length")
+                item.sequence.num_computed += item.count
+            for sequence in launched:
+                sequence.num_awaited += 1
+            if self.overlaps:
+                launched, self.awaiting = self.awaiting, launched
+            self._arrive(launched)
             self.scheduler.check_integrity()
+
+    def _arrive(self, sequences):
+        for sequence in sequences:
+            sequence.num_awaited -= 1
+            sequence.tokens.append(1)
+            if sequence.num_output >= self.wanted[sequence] and not sequence.is_finished:
+                self.scheduler.finish(sequence, "length")
 
     def _check_work(self, work):
         scheduler = self.scheduler
         assert sum(w.count for w in work) <= scheduler.max_num_batched_tokens
         assert len({w.sequence for w in work}) == len(work) <= scheduler.max_num_seqs
-        if scheduler.has_work and not scheduler.failed:
+        if scheduler.has_work and not scheduler.failed and not self.awaiting:
             assert work, "work is waiting and nothing runs"
         for item in work:
             assert item.sequence.status is Status.RUNNING
@@ -149,7 +164,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert len(batch.wanting) == sum(w.wants_token for w in work) <= sizes.rows
         for failed in scheduler.failed:
             assert isinstance(failed.error, OutOfPages)
-            assert failed.length > 48
+            assert failed.num_ahead > 48
         scheduler.failed.clear()
 
     @invariant()
@@ -167,3 +182,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=25)
 TestScheduler = SchedulerMachine.TestCase
+
+
+class OverlappingMachine(SchedulerMachine):
+    """The same where steps are launched before the tokens of the one before are known."""
+
+    overlaps = True
+
+
+OverlappingMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=25)
+TestOverlapping = OverlappingMachine.TestCase

@@ -61,7 +61,8 @@ def test_a_llama_layer_is_six_kernels():
         ["matmul", "add"],
     ]
     shown = [ops_of(nodes) for nodes in groups]
-    assert shown[:2] == [["gather"], ["cast", "mul", "cos", "sin"]]
+    assert shown[0] == ["maximum", "gather", "maximum", "cast", "lt", "where", "gather"]
+    assert shown[1] == ["cast", "mul", "cos", "sin"]
     assert shown[2:8] == layer
     assert shown[8:14] == layer
     assert shown[14:17] == layer[:3]
@@ -139,8 +140,9 @@ def test_traffic_counts_what_must_move():
         low = lower_group(plan.graph, plan.groups[name], {})
         return template_of(*plan.groups[name]).traffic(low.kernel)
 
-    # a lookup reads the rows it needs: stored narrow, widened when written; and the ids
-    assert traffic("k0") == t * 32 * 2 + t * 32 * 4 + t * 8
+    # a lookup reads the rows it needs: stored narrow, widened when written; the ids and where they
+    # are; and of those that are elsewhere at most one for each element
+    assert traffic("k0") == t * 32 * 2 + t * 32 * 4 + t * (8 + 4) + t * 32 * 4
     assert traffic("k2") == t * 32 * 4 + 32 * 4 + 64 * 32 * 2 + t * 64 * 4
     assert [template_of(*nodes).name for nodes in list(plan.groups.values())[:5]] == [
         "pointwise", "pointwise", "contract", "pointwise", "attention",
