@@ -78,7 +78,8 @@ def make_batch(
     positions[0, :num_tokens] = where
     prompts[0, :num_tokens] = np.array([len(s.prompt) for s in sequences])[owner]
     slots[:num_tokens] = table[owner, where // page_size] * page_size + where % page_size
-    awaited = [i for i, s in enumerate(sequences) if s.num_awaited and work[i].wants_token]
+    # the last of those that are computed now: nothing else can be unknown
+    awaited = [i for i, s in enumerate(sequences) if s.num_awaited]
     sources[0, ends[awaited] - 1] = [sequences[i].source for i in awaited]
     asking = [i for i, w in enumerate(work) if w.wants_token]
     rows[: len(asking)] = ends[asking] - 1
@@ -111,12 +112,15 @@ def _page_table(sequences: Seq[Sequence], sizes: BatchSizes) -> np.ndarray:
     for sequence in sequences:
         if len(sequence.page_row) < sizes.width:
             sequence.widen_row(sizes.width)
-    np.stack([s.page_row[: sizes.width] for s in sequences], out=table[: len(sequences)])
+    rows = [s.page_row[: sizes.width] for s in sequences]
+    np.concatenate(rows, out=table[: len(sequences)].reshape(-1))
     return table
 
 
 def _tokens(work: Seq[Work]) -> list[int]:
     """The new tokens, 0 for one that is not known yet."""
+    if all([w.count == 1 and w.wants_token for w in work]):
+        return [0 if w.sequence.num_awaited else w.sequence.tokens[-1] for w in work]
     tokens: list[int] = []
     for item in work:
         sequence, first = item.sequence, item.sequence.num_computed

@@ -41,7 +41,7 @@ class Flight:
 
     result: StepResult
     sequences: list[Sequence]
-    own: frozenset[int]  # rows whose tokens the engine chooses
+    own: set[int]  # rows whose tokens the engine chooses
     can_wait: bool  # whether another step can begin before this is read
     prefill: int  # tokens
     decode: int
@@ -219,14 +219,18 @@ class Engine:
         changed += self._failed()
         if not work:
             return None
-        decode = sum([w.count == 1 and w.sequence.num_ahead > len(w.sequence.prompt) for w in work])
-        prefill = sum([w.count for w in work]) - decode
+        tokens = decode = 0
         try:
             result = self.runner.run(work)
             for item in work:
-                item.sequence.num_computed += item.count
-            own = frozenset(r for r, s in enumerate(result.batch.wanting) if self._chooses(s))
+                sequence, count = item.sequence, item.count
+                tokens += count
+                decode += count == 1 and sequence.num_computed >= len(sequence.prompt)
+                sequence.num_computed += count
+            own = []
             for row, sequence in enumerate(result.batch.wanting):
+                if not self._is_chosen(sequence):
+                    own.append(row)
                 sequence.num_awaited += 1
                 sequence.source = row
         except BaseException as error:
@@ -234,18 +238,19 @@ class Engine:
                 self._fail(item.sequence, error)
             raise
         can_wait = self.runner.overlaps and not own and not result.batch.scored
-        return Flight(result, [w.sequence for w in work], own, can_wait, prefill, decode, begin)
+        sequences = [w.sequence for w in work]
+        return Flight(result, sequences, set(own), can_wait, tokens - decode, decode, begin)
 
-    def _chooses(self, sequence: Sequence) -> bool:
-        """Whether the next token is chosen here, from logits, and not by the program."""
-        return not (
-            self.runner.samples and sequence.params.is_plain and not self._forbidden(sequence)
-        )
+    def _is_chosen(self, sequence: Sequence) -> bool:
+        """Whether the program chooses the next token, and not the engine from logits."""
+        params = sequence.params
+        may_end = not params.min_tokens or not self._forbidden(sequence)
+        return self.runner.samples and params.is_plain and may_end
 
     def _forbidden(self, sequence: Sequence) -> frozenset[int]:
         """Tokens that may not come next."""
-        least = sequence.params.min_tokens
-        return sequence.ends if least and sequence.num_output < least else frozenset()
+        is_early = sequence.num_output < sequence.params.min_tokens
+        return sequence.ends if is_early else frozenset()
 
     def _read(self, flight: Flight, changed: list[Sequence]) -> None:
         """Give the sequences of a step their tokens; waits for it."""

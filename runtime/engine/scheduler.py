@@ -7,24 +7,21 @@ a step that writes into them may be running: whatever uses them next runs after 
 
 from collections import deque
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 from ...ir.errors import OutOfPages
 from .pages import PagePool
 from .sequence import Sequence, Status
 
 
-@dataclass(slots=True)  # not frozen: hundreds are made for a step
 class Work:
-    """The next `count` pending tokens of a sequence."""
+    """The next `count` pending tokens of a sequence, as it is when this is made."""
 
-    sequence: Sequence
-    count: int
+    __slots__ = ("count", "sequence", "wants_token")
 
-    @property
-    def wants_token(self) -> bool:
-        """Whether this reaches the end of what is known, so that a token can be chosen."""
-        return self.count == self.sequence.num_pending
+    def __init__(self, sequence: Sequence, count: int):
+        self.sequence, self.count = sequence, count
+        # whether this reaches the end of what there is, so that a token can be chosen
+        self.wants_token = count == sequence.num_pending
 
     @property
     def scored(self) -> Seq[int]:
@@ -75,14 +72,12 @@ class Scheduler:
         plan: dict[Sequence, int] = {}
         preempted = False
         # decode steps first, so that no prefill can starve them; each group oldest first
-        decodes, prefills = [], []
-        for sequence in self.running:
-            pending = len(sequence.tokens) + sequence.num_awaited - sequence.num_computed
-            (decodes if pending == 1 else prefills).append(sequence)
-        for sequence in (*decodes, *prefills):
-            if sequence.status is not Status.RUNNING or sequence.is_complete or budget == 0:
+        pending = [(s.num_pending, s) for s in self.running if not s.is_complete]
+        decodes = [each for each in pending if each[0] == 1]
+        for number, sequence in decodes + [each for each in pending if each[0] > 1]:
+            if sequence.status is not Status.RUNNING or budget == 0:
                 continue  # preempted for an older one just now, or no room in this step
-            count = self._count(sequence, budget)
+            count = 1 if number == 1 else self._count(sequence, budget)
             while not self._grow(sequence, sequence.num_computed + count):
                 preempted = True
                 victim = self.running[-1]
@@ -167,9 +162,8 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
         """Have pages for `tokens` tokens; False, and nothing changed, when too few are free."""
-        missing = self._pages_for(tokens) - len(sequence.pages)
-        if missing > 0:
-            pages = self.pool.allocate(missing)
+        if tokens > len(sequence.pages) * self.page_size:
+            pages = self.pool.allocate(self._pages_for(tokens) - len(sequence.pages))
             if pages is None:
                 return False
             sequence.add_pages(pages)

@@ -90,7 +90,8 @@ class Sequence:
     @property
     def is_complete(self) -> bool:
         """Whether what is awaited takes it to its end, so that there is nothing to compute."""
-        return self.num_awaited > 0 and len(self.tokens) + self.num_awaited >= self.max_length
+        awaited = self.num_awaited
+        return awaited > 0 and len(self.tokens) + awaited >= self.max_length
 
     @property
     def output(self) -> list[int]:
