@@ -6,7 +6,9 @@ each must follow from the declared ranges. A range is narrowed where that makes 
 and the import fails, naming the condition, where nothing does.
 """
 
+import sys
 import traceback
+from bisect import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +34,7 @@ _CALLS = {
     "PythonMod": dims.mod,
 }
 _EXTREMA = ("Max", "Min")
+_UNBOUND = sys.maxsize - 1  # torch's range of a size that may be any
 
 
 class SymbolTable:
@@ -190,6 +193,7 @@ class SymbolTable:
         conditions = [
             self.env.replace(guard.expr) for guard in self.env.guards if _is_of_the_module(guard)
         ]
+        conditions += self._in_range_of_equals()
         # Shapes that only meet where a table is long enough (t and min(t, 256)) show up as a guard
         # of torch's broadcasting: no condition of its own, but it says which range is meant.
         hints = [self.env.replace(guard.expr) for guard in self.env.guards]
@@ -206,6 +210,19 @@ class SymbolTable:
                 + "\n".join(f"  {self._text(c)}" for c in open_ones),
                 fix="declare ranges for which they hold (dynamic_shapes), or make the axes static",
             )
+
+    def _in_range_of_equals(self) -> list[Any]:
+        """Sizes lie in the ranges of symbols found equal: of x[:n], say, that meets n elements."""
+        found: list[Any] = []
+        assert self.env is not None, "symbols have an environment"
+        for symbol, equal in self.env.replacements.items():
+            if all(part.name in self._dims for part in equal.free_symbols):
+                bounds = self.env.bound_sympy(symbol)
+                if bounds.lower.is_Integer:
+                    found.append(sympy.Ge(equal, bounds.lower))
+                if bounds.upper.is_Integer and bounds.upper < _UNBOUND:
+                    found.append(sympy.Le(equal, bounds.upper))
+        return found
 
     def assume_divisors(self) -> None:
         """Make sizes multiples of what divides them by the trace's guards, which hold: no proof."""
@@ -309,16 +326,19 @@ class SymbolTable:
         return [{**self.symbols, name: narrowed}]
 
     def _within_constants(self, condition: Any, names: list[str]) -> list[dict[str, Symbol]]:
-        """An equation with minima in it: its symbol up to one of the constants it names."""
+        """An equation with minima in it: its symbol up to the largest of constants it names."""
         if len(names) != 1 or not isinstance(condition, sympy.Eq):
             return []
         known = self.symbols[names[0]]
-        tops = sorted((int(c) for c in condition.atoms(sympy.Integer)), reverse=True)
-        return [
-            {**self.symbols, names[0]: replace(known, hi=top)}
-            for top in tops
-            if known.lo <= top and (known.hi is None or top < known.hi)
-        ]
+        highs = [*map(int, condition.atoms(sympy.Integer))] or [0]
+        tops = range(known.lo, 1 + min(max(highs), known.hi or max(highs)))
+
+        def up_to(hi: int) -> dict[str, Symbol]:
+            return {**self.symbols, known.name: replace(known, hi=hi)}
+
+        # what holds in a range holds in every part of it
+        fitting = bisect(tops, False, key=lambda hi: not self._holds_under(condition, up_to(hi)))
+        return [up_to(tops[fitting - 1])] if fitting else []
 
     def _as_nonnegative(self, condition: Any) -> Dim | None:
         """The dim that an inequality says is 0 or more."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import fake_impls
 
 from tilewright.frontend.torch_export import import_module
 from tilewright.ir.errors import DimError, UnsupportedModel, UnsupportedOp
@@ -219,3 +220,41 @@ def test_squeeze_of_an_axis_that_may_be_one_is_refused():
 
     with pytest.raises((UnsupportedOp, DimError), match=r"which may be 1 or not|fixed size"):
         import_module(Squeeze(), (torch.randn(3, 2),), dynamic_shapes=({0: Dim("n")},))
+
+
+@pytest.mark.parametrize(("start", "is_symbol"), [(0, False), (4, False), (0, True)])
+def test_a_table_says_how_long_inputs_may_be(start, is_symbol, monkeypatch):
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Buffer(torch.randn(19, 3))
+
+        def forward(self, x):
+            return x + self.table[start : x.shape[0] + start]
+
+    if is_symbol:
+        # as torch 2.11, which takes such a slice's size for a symbol of its own, where 2.13 has min
+        def index_of(size, index):
+            return index if isinstance(index, int) else None
+
+        monkeypatch.setattr(fake_impls, "_compute_slice_index", index_of)
+    module = Table()
+    imported = import_module(module, (torch.randn(7, 3),), dynamic_shapes=({0: Dim("n")},))
+    longest = imported.graph.symbols["n"].hi
+    assert longest == 19 - start
+    for n in (1, 6, longest):
+        x = torch.randn(n, 3)
+        np.testing.assert_allclose(run(imported, x)[0], module(x), rtol=1e-6)
+
+
+def test_a_range_holds_for_what_is_equal():
+    class Checked(nn.Module):
+        def forward(self, x, count):
+            size = count.item()
+            torch._check(size >= 3)
+            torch._check(size <= 11)
+            return x + torch.ones(size, 1)
+
+    args = (torch.randn(5, 2), torch.tensor(5))
+    imported = import_module(Checked(), args, dynamic_shapes=({0: Dim("n")}, None))
+    assert (imported.graph.symbols["n"].lo, imported.graph.symbols["n"].hi) == (3, 11)
