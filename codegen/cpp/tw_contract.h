@@ -22,8 +22,13 @@
 #include "tw_micro.h"
 #include "tw_reduce.h"
 
-// What is chosen, by schedules.py: rows of x prepared at a time; panels of one tile, and of one that
-// has at most TW_ROWS rows; elements of x up to which each thread prepares its own copy.
+#define TW_STRIP 48           // rows of a strip whose weights stay in cache: its x and sums do too
+#define TW_NEAR_W 262144      // numbers in such weights
+#define TW_WORK 262144        // products of a strip, at least: some microseconds
+#define TW_WHOLE_W 131072     // numbers in weights that a thread packs once for all strips
+
+// What is chosen, by schedules.py: rows of x prepared at a time, at most; panels of one tile, and of one
+// that has at most TW_ROWS rows; elements of x up to which each thread prepares its own copy.
 template <int64_t CHUNK, int64_t PANELS, int64_t THIN_PANELS, int64_t PRIVATE_X>
 struct TwTiling {
     static constexpr int64_t chunk = CHUNK, panels = PANELS, thin_panels = THIN_PANELS;
@@ -32,27 +37,44 @@ struct TwTiling {
 
 TW_INLINE int64_t tw_narrow_row(int64_t K) { return tw_round_up(K, 16); }
 
+// Either threads take strips of rows, each of which one thread prepares and multiplies with all
+// weights, and wait for nobody. Or, where x is less than the weights, they prepare chunks of rows
+// together and take tiles of them.
 template <class Tiling>
 struct TwContractPlan {
     int64_t kblocks, panels, chunk, x_floats;
+    int64_t strips;  // of a batch item
     bool alone;      // every batch item is one thread's
-    bool private_x;  // every thread has its own x
+    bool by_strips;
+    bool private_x;  // where not by strips: every thread prepares all of x for itself
+    bool whole_w;    // weights not in panels are packed once a batch item
     bool matrix = false;  // the matrix unit multiplies chunks of 16 rows or more
 
-    TwContractPlan(int64_t batches, int64_t M, int64_t N, int64_t K, int64_t stats,
+    TwContractPlan(int64_t batches, int64_t M, int64_t N, int64_t K, int64_t weights, int64_t stats,
                    int64_t nthreads) {
         kblocks = (K + TW_KB - 1) / TW_KB;
         panels = (N + TW_PANEL - 1) / TW_PANEL;
         chunk = M < Tiling::chunk ? M : Tiling::chunk;
         x_floats = tw_round_up(chunk * kblocks * TW_KB + stats * chunk, 16);
         alone = batches >= 2 * nthreads;
-        private_x = alone || nthreads == 1 || chunk * K <= Tiling::private_x;
+        by_strips = alone || is_tall(M, N);
+        private_x = chunk * K <= Tiling::private_x;
+        const int64_t numbers = weights * panels * TW_PANEL * tw_round_up(K, 2);
+        whole_w = numbers <= TW_WHOLE_W;
+        int64_t rows = numbers <= TW_NEAR_W ? TW_STRIP : Tiling::chunk;
+        rows = tw_lesser(tw_greater(rows, TW_WORK / tw_greater(N * K, 1)), Tiling::chunk);
+        strips = (M + rows - 1) / rows;
+        if (!alone)  // as many for each thread
+            strips = tw_greater(tw_lesser(tw_round_up(strips, nthreads), M / TW_ROWS), strips);
     }
-    // room for weights: a tile's panels, or narrow ones as a whole
+    static bool is_tall(int64_t M, int64_t N) { return M >= N && M >= TW_STRIP; }
+    // room for weights: a tile's panels, or all
     static int64_t weight_floats(int64_t weights, int64_t N, int64_t K, bool packed, bool narrow) {
         if (packed) return 0;
         if (narrow) return weights * N * tw_narrow_row(K);
-        return tw_greater(Tiling::panels, Tiling::thin_panels) * TW_KB * TW_PANEL;
+        const int64_t numbers = weights * tw_round_up(N, TW_PANEL) * tw_round_up(K, 2);
+        return tw_greater(tw_greater(Tiling::panels, Tiling::thin_panels) * TW_KB * TW_PANEL,
+                          numbers <= TW_WHOLE_W ? numbers : 0);
     }
     int64_t tile_floats(int64_t weights) const {
         return weights * TW_PANEL *
@@ -68,12 +90,19 @@ template <class Tiling>
 TW_INLINE void tw_contract_need(int64_t batches, int64_t M, int64_t N, int64_t K, int64_t weights,
                                 int64_t stats, bool packed, bool narrow, int64_t nthreads,
                                 int64_t need[2]) {
-    TwContractPlan<Tiling> plan(batches, M, N, K, stats, nthreads);
-    bool may_be_alone = batches >= 2;
+    TwContractPlan<Tiling> plan(batches, M, N, K, weights, stats, nthreads);
+    const bool has_own = plan.by_strips || plan.private_x, may_be_alone = batches >= 2;
     int64_t mine = plan.tile_floats(weights) + plan.weight_floats(weights, N, K, packed, narrow);
-    if (plan.private_x || may_be_alone || nthreads == 1) mine += plan.x_floats;
+    if (has_own || may_be_alone) mine += plan.x_floats;
     need[0] = tw_greater(need[0], mine * 4);
-    need[1] = tw_greater(need[1], plan.private_x ? 0 : plan.x_floats * 4);
+    need[1] = tw_greater(need[1], has_own ? 0 : plan.x_floats * 4);
+}
+
+// Panel p of weight i among weights that are packed as a whole.
+template <class S>
+TW_INLINE typename S::X* tw_whole_panel(const S& s, const TwPlanOf<S>& plan, int i, int64_t p,
+                                        typename S::X* packed) {
+    return packed + (i * plan.panels + p) * tw_round_up(s.K, 2) * TW_PANEL;
 }
 
 template <class S>
@@ -82,7 +111,7 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanO
                                                        int64_t r0, int64_t r1, int64_t p0,
                                                        int64_t count, const typename S::X* a,
                                                        typename S::Sum* c,
-                                                       typename S::X* packed) {
+                                                       typename S::X* packed, bool has_w) {
     const TwTinyIsZero while_here;
     const int64_t rows = r1 - r0, blocks = (rows + TW_ROWS - 1) / TW_ROWS;
     const int64_t ldc = count * TW_PANEL, plane = rows * ldc;
@@ -119,7 +148,7 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanO
                 const int64_t k0 = kb * TW_KB, kn = tw_lesser(TW_KB, s.K - k0);
                 const int64_t first = outer == 1 ? 0 : o, last = outer == 1 ? count : o + 1;
                 if constexpr (!S::PACKED)
-                    for (int64_t p = first; p < last; ++p) {
+                    for (int64_t p = first; p < last && !has_w; ++p) {
                         int64_t n0 = (p0 + p) * TW_PANEL, n1 = tw_lesser(n0 + TW_PANEL, s.N);
                         s.pack(i, b, n0, n1, k0, k0 + kn, packed + p * TW_KB * TW_PANEL);
                     }
@@ -130,6 +159,7 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanO
                     for (int64_t p = first; p < last; ++p) {
                         const void* w = packed + p * TW_KB * TW_PANEL;
                         if constexpr (S::PACKED) w = s.weight(i, b, p0 + p, k0);
+                        else if (has_w) w = tw_whole_panel(s, plan, i, p0 + p, packed) + k0 * TW_PANEL;
                         const auto* inner = micro;
                         if constexpr (S::IS_F32) inner = p == halved ? tw_half_f32 : micro;
                         inner[mr](x, w, TW_PANEL, (kn + together - 1) / together,
@@ -153,7 +183,7 @@ struct TwTiles {
         groups = (plan.panels + group - 1) / group;
         // few panels: rows are shared out too
         const int64_t wanted = (4 * nthreads + groups - 1) / tw_greater(groups, 1);
-        parts = tw_lesser(wanted, blocks);
+        parts = tw_lesser(tw_round_up(wanted, nthreads), blocks);  // as many for each thread
         count = parts * groups;
     }
 };
@@ -173,7 +203,7 @@ static void tw_contract_chunk(const S& s, const TwPlanOf<S>& plan, int64_t b, in
         constexpr int64_t group = S::Tiling::thin_panels;
         for (int64_t p = tw_cut(plan.panels, tid, nthreads); p < last; p += group)
             tw_contract_tile(s, plan, b, m0, mc, 0, mc, p, tw_lesser(group, last - p), a, tile,
-                             packed);
+                             packed, false);
         return;
     }
     const TwTiles tiles(plan, mc, nthreads);
@@ -183,7 +213,7 @@ static void tw_contract_chunk(const S& s, const TwPlanOf<S>& plan, int64_t b, in
         const int64_t part = t / tiles.groups, p0 = t % tiles.groups * tiles.group;
         tw_contract_tile(s, plan, b, m0, mc, tw_cut(mc, part, tiles.parts),
                          tw_cut(mc, part + 1, tiles.parts), p0,
-                         tw_lesser(tiles.group, plan.panels - p0), a, tile, packed);
+                         tw_lesser(tiles.group, plan.panels - p0), a, tile, packed, false);
         if (nthreads > 1) t = (*mine = tw_take(team, 0)) - *base;
         else ++t;
     }
@@ -202,15 +232,48 @@ static void tw_fill_chunk(const S& s, const TwPlanOf<S>& plan, int64_t b, int64_
 #endif
 }
 
+// All weights of a batch item, where they are packed once.
+template <class S>
+static void tw_pack_whole(const S& s, const TwPlanOf<S>& plan, int64_t b,
+                          typename S::X* packed) {
+    for (int i = 0; i < S::WEIGHTS; ++i)
+        if constexpr (S::NARROW) {
+            s.pack(i, b, 0, s.N, 0, s.K, packed + i * s.N * tw_narrow_row(s.K));
+        } else if constexpr (!S::PACKED) {
+            for (int64_t p = 0; p < plan.panels; ++p)
+                s.pack(i, b, p * TW_PANEL, tw_lesser((p + 1) * TW_PANEL, s.N), 0, s.K,
+                       tw_whole_panel(s, plan, i, p, packed));
+        }
+}
+
+// Strips one by one: so that a thread that is held up does less, or, of whole batch items, a share.
+template <class S>
+static void tw_contract_strips(const S& s, const TwPlanOf<S>& plan, const TwTeam* team,
+                               typename S::X* a, typename S::Sum* tile, typename S::X* packed) {
+    const int64_t count = s.batches * plan.strips;
+    const bool is_taken = !plan.alone && team->nthreads > 1;
+    const int64_t end = is_taken ? count : tw_cut(count, team->tid + 1, team->nthreads);
+    int64_t t = is_taken ? tw_take(team, 0) : tw_cut(count, team->tid, team->nthreads);
+    for (int64_t ready = -1; t < end; t = is_taken ? tw_take(team, 0) : t + 1) {
+        const int64_t b = t / plan.strips, m0 = tw_cut(s.M, t % plan.strips, plan.strips);
+        const int64_t mc = tw_cut(s.M, t % plan.strips + 1, plan.strips) - m0;
+        if (ready != b && (S::NARROW || plan.whole_w)) tw_pack_whole(s, plan, b, packed);
+        ready = b;
+        tw_fill_chunk(s, plan, b, m0, 0, mc, mc, a);
+        const int64_t group = mc <= TW_ROWS ? S::Tiling::thin_panels : S::Tiling::panels;
+        for (int64_t p = 0; p < plan.panels; p += group)
+            tw_contract_tile(s, plan, b, m0, mc, 0, mc, p, tw_lesser(group, plan.panels - p), a,
+                             tile, packed, plan.whole_w);
+    }
+}
+
 template <class S>
 static void tw_contract_batch(const S& s, const TwPlanOf<S>& plan, int64_t b,
                               const TwTeam* team, int64_t tid, int64_t nthreads,
                               typename S::X* a, typename S::Sum* tile, typename S::X* packed,
                               int64_t* mine, int64_t* base) {
     const bool shared = !plan.private_x;
-    if constexpr (S::NARROW)
-        for (int i = 0; i < S::WEIGHTS; ++i)
-            s.pack(i, b, 0, s.N, 0, s.K, packed + i * s.N * tw_narrow_row(s.K));
+    if constexpr (S::NARROW) tw_pack_whole(s, plan, b, packed);
     for (int64_t m0 = 0; m0 < s.M; m0 += plan.chunk) {
         const int64_t mc = tw_lesser(plan.chunk, s.M - m0);
         if (shared) {
@@ -227,7 +290,7 @@ static void tw_contract_batch(const S& s, const TwPlanOf<S>& plan, int64_t b,
 
 template <class S>
 static void tw_contract(const S& s, const TwTeam* team) {
-    TwPlanOf<S> plan(s.batches, s.M, s.N, s.K, S::STATS, team->nthreads);
+    TwPlanOf<S> plan(s.batches, s.M, s.N, s.K, S::WEIGHTS, S::STATS, team->nthreads);
 #if TW_MATRIX_OF_BYTES
     if constexpr (S::IS_I8) plan.matrix = s.M >= 16 && tw_matrix_begin();
 #endif
@@ -235,12 +298,10 @@ static void tw_contract(const S& s, const TwTeam* team) {
     auto* tile = (typename S::Sum*)team->scratch;
     X* packed = (X*)(tile + plan.tile_floats(S::WEIGHTS));
     X* own = packed + plan.weight_floats(S::WEIGHTS, s.N, s.K, S::PACKED, S::NARROW);
-    X* a = plan.private_x ? own : (X*)team->shared;
+    X* a = plan.by_strips || plan.private_x ? own : (X*)team->shared;
     int64_t mine = -1, base = 0;
-    if (plan.alone)
-        for (int64_t b = tw_cut(s.batches, team->tid, team->nthreads);
-             b < tw_cut(s.batches, team->tid + 1, team->nthreads); ++b)
-            tw_contract_batch(s, plan, b, team, 0, 1, a, tile, packed, &mine, &base);
+    if (plan.by_strips)
+        tw_contract_strips(s, plan, team, a, tile, packed);
     else
         for (int64_t b = 0; b < s.batches; ++b)
             tw_contract_batch(s, plan, b, team, team->tid, team->nthreads, a, tile, packed, &mine,
@@ -260,9 +321,9 @@ TW_INLINE void tw_grouped_need(int64_t groups, int64_t M, int64_t N, int64_t K, 
     int64_t own[2] = {0, 0};
     tw_contract_need<Tiling>(1, M, N, K, weights, stats, packed, narrow, nthreads, own);
     // of few rows each thread has its own x
-    tw_contract_need<Tiling>(1, M, N, K, weights, stats, packed, narrow, 1, own);
-    need[0] = tw_greater(need[0], own[0] + tw_round_up((groups + 1 + M) * 8, 64));
-    need[1] = tw_greater(need[1], own[1]);
+    const int64_t x = TwContractPlan<Tiling>(1, M, N, K, weights, stats, nthreads).x_floats * 4;
+    need[0] = tw_greater(need[0], own[0] + x + tw_round_up((groups + 1 + M) * 8, 64));
+    need[1] = tw_greater(need[1], x);
 }
 
 // The rows of each group one after the other, in their order; starts[g] is where group g begins.
@@ -289,7 +350,7 @@ static void tw_grouped(S& s, const TwTeam* team) {
         s.rows = rows + starts[g];
         s.M = starts[g + 1] - starts[g];
         if (s.M == 0) continue;
-        const TwPlanOf<S> plan(1, s.M, s.N, s.K, S::STATS, team->nthreads);
+        const TwPlanOf<S> plan(1, s.M, s.N, s.K, S::WEIGHTS, S::STATS, team->nthreads);
         X* packed = (X*)(tile + plan.tile_floats(S::WEIGHTS));
         X* own = packed + plan.weight_floats(S::WEIGHTS, s.N, s.K, S::PACKED, S::NARROW);
         tw_contract_batch(s, plan, g, team, team->tid, team->nthreads,
