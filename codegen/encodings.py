@@ -5,7 +5,7 @@ from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
 from ..ir.graph import Graph, Node, Value
 from ..ir.target import Target
-from ..ir.types import DType, bf16, f16, f32, i8, i16
+from ..ir.types import DType, bf16, f16, f32, i8, i16, u8
 from ..ir.weight_only import weights_inside, with_weights
 
 _ORDERS = {f32: "panel32", bf16: "panel32i", f16: "panel32i", i8: "panel32p", i16: "panel32p"}
@@ -17,8 +17,9 @@ def choose_encodings(graph: Graph, target: Target) -> dict[Value, Encoding]:
     chosen: dict[Value, Encoding] = {}
     for weight in graph.weights:
         encoding = meaning(graph, weight)
-        if encoding == ROWS and _readers(graph, weight) == {"contraction"}:
-            encoding = streamed(weight.shape, weight.dtype, target)
+        readers = _readers(graph, weight) if encoding == ROWS else set()
+        if readers and "step" not in readers:
+            encoding = streamed(weight.shape, weight.dtype, target, of_bytes=readers == {"bytes"})
         if encoding != ROWS:
             chosen[weight] = encoding
     return chosen
@@ -39,10 +40,12 @@ def require_whole(graph: Graph) -> None:
         )
 
 
-def streamed(shape: tuple[Dim, ...], dtype: DType, target: Target) -> Encoding:
-    """The encoding in which a contraction wants a weight [.., N, K]."""
+def streamed(
+    shape: tuple[Dim, ...], dtype: DType, target: Target, *, of_bytes: bool = False
+) -> Encoding:
+    """The encoding in which a contraction wants a weight [.., N, K]; `of_bytes`: its x is u8."""
     known = all(isinstance(d, int) for d in shape)
-    order = _ORDERS.get(dtype)
+    order = "panel32q" if of_bytes and dtype == i8 else _ORDERS.get(dtype)
     if target.is_gpu or len(shape) < 2 or not known or order is None:
         return ROWS
     return Encoding(order) if shape[-2] >= MIN_PANEL_ROWS else ROWS
@@ -86,14 +89,14 @@ def _spread(value: Value) -> Value:
 
 
 def _readers(graph: Graph, weight: Value) -> set[str]:
-    """What reads a weight: a `contraction` by rows, a `step` as it is declared.
+    """What reads a weight: a `contraction` by rows, also of `bytes`; a `step` as it is declared.
 
     Kernels that find each element where it lies do not count.
     """
     found = {"step"} if weight in graph.results else set()
     for user in graph.uses.get(weight, ()):
         if not user.is_step:
-            found |= {"contraction"} if _streams(graph, weight, user) else set()
+            found |= {_reader(node) for node in _contractions(graph, weight, user)}
             continue
         kept = [
             (region, inner)
@@ -109,14 +112,21 @@ def _readers(graph: Graph, weight: Value) -> set[str]:
     return found
 
 
-def _streams(graph: Graph, value: Value, user: Node) -> bool:
-    """Whether a contraction reads `value` by rows, itself or after casts."""
+def _contractions(graph: Graph, value: Value, user: Node) -> list[Node]:
+    """Those that read `value` by rows through `user`, itself or after casts."""
     if user.op.is_cast:
-        result = user.results[0]
+        (result,) = user.results
         if result.dtype.is_float != value.dtype.is_float:
-            return False
-        return any(_streams(graph, result, u) for u in graph.uses.get(result, ()))
+            return []
+        return [n for u in graph.uses.get(result, ()) for n in _contractions(graph, result, u)]
     if user.op.contraction is None:
-        return False
-    contraction = user.op.contraction(**user.attrs)
-    return any(w is value and roles == "nk" for w, roles in zip(user.operands[1:], contraction.ws))
+        return []
+    ws = user.op.contraction(**user.attrs).ws
+    return [user for w, roles in zip(user.operands[1:], ws) if w is value and roles == "nk"]
+
+
+def _reader(contraction: Node) -> str:
+    x = contraction.operands[0]
+    while x.dtype != u8 and x.node is not None and (x.node.op.is_cast or x.node.op.is_renaming):
+        x = x.node.operands[0]
+    return "bytes" if x.dtype == u8 else "contraction"

@@ -149,8 +149,10 @@ def tile_dtype(x: DType, w: DType) -> DType | None:
 
 
 def feed_dtype(x: DType, w: DType) -> DType:
-    """What a matrix unit is given both operands in: the wider, or f32 where neither holds both."""
+    """What a matrix unit is given both operands in: the wider, or one that holds both."""
     wider = max(x, w, key=lambda dtype: dtype.bits)
+    if x.is_integer and w.is_integer and not (wider.holds(x) and wider.holds(w)):
+        return {8: i16, 16: i32}.get(wider.bits, wider)  # the others wrap the same
     return f32 if x != w and wider.is_float and wider.bits < 32 else wider
 
 

@@ -5,7 +5,8 @@ side by side, zero where N is not a multiple; a kernel then reads whole cache li
 `panel32i`, for elements of 16 bits, is the same with each line interleaved, row j beside row
 j + 16, so that one load of 32-bit lanes holds two vectors of rows (in the low and the high halves).
 `panel32p`, for integers, is [.., ceil(N/32), ceil(K/2), 32, 2]: two neighbours of a row side by
-side, so that 32-bit lanes hold what an instruction multiplies and adds in pairs.
+side, so that 32-bit lanes hold what an instruction multiplies and adds in pairs. `panel32q`, for bytes
+that meet bytes, is [.., ceil(N/32), ceil(K/4), 32, 4]: four neighbours side by side.
 
 Packing. Elements of fewer than 8 bits share bytes: neighbours, the first in the lowest bits. A row
 ends with its last byte.
@@ -25,7 +26,8 @@ from .types import DType, TensorType, u8
 
 PANEL = 32
 _STEP = 64  # panels packed at a time
-ORDERS = ("rows", "panel32", "panel32i", "panel32p")
+ORDERS = ("rows", "panel32", "panel32i", "panel32p", "panel32q")
+_TOGETHER = {"panel32p": 2, "panel32q": 4}  # neighbours of a row, side by side
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class Encoding:
                 raise ValueError(f"no {self.order} of {type}: it has whole elements on two axes")
             *batch, n, k = type.shape
             panels = (*batch, ceildiv(n, PANEL))
-            if self.order == "panel32p":
-                return type.with_shape((*panels, ceildiv(k, 2), PANEL, 2))
+            if count := _TOGETHER.get(self.order):
+                return type.with_shape((*panels, ceildiv(k, count), PANEL, count))
             return type.with_shape((*panels, k, PANEL))
         if not type.dtype.is_packed:
             return type
@@ -87,7 +89,8 @@ class Encoding:
         """The stored array, contiguous, of elements of `dtype`, one an item of `array`."""
         if self.is_panel:
             lanes = sorted(range(PANEL), key=lambda row: evaluate(self._lane(row), {}))
-            return _in_pairs(array) if self.order == "panel32p" else _to_panels(array, lanes)
+            count = _TOGETHER.get(self.order)
+            return _together(array, count) if count else _to_panels(array, lanes)
         if dtype.is_packed:
             return _to_bytes(array, dtype)
         # ascontiguousarray makes a vector of a scalar
@@ -99,9 +102,9 @@ class Encoding:
         *batch, n, k = shape
         *outer, row, column = index
         panel = linearize(outer, batch) * ceildiv(n, PANEL) + floordiv(row, PANEL)
-        if self.order == "panel32p":
-            pair = panel * ceildiv(k, 2) + floordiv(column, 2)
-            return (pair * PANEL + mod(row, PANEL)) * 2 + mod(column, 2)
+        if count := _TOGETHER.get(self.order):
+            line = panel * ceildiv(k, count) + floordiv(column, count)
+            return (line * PANEL + mod(row, PANEL)) * count + mod(column, count)
         return (panel * k + column) * PANEL + self._lane(row)
 
     def _lane(self, row: Dim) -> Dim:
@@ -127,12 +130,13 @@ def _to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
     return np.bitwise_or.reduce(codes.reshape(*batch, dtype.size(k), per) << shifts, axis=-1)
 
 
-def _in_pairs(array: np.ndarray) -> np.ndarray:
+def _together(array: np.ndarray, count: int) -> np.ndarray:
+    """Panels in whose lines stand `count` neighbours of each row."""
     *batch, n, k = array.shape
-    panels, pairs = -(-n // PANEL), -(-k // 2)
-    whole = np.zeros((*batch, panels * PANEL, pairs * 2), array.dtype)
+    panels, lines = -(-n // PANEL), -(-k // count)
+    whole = np.zeros((*batch, panels * PANEL, lines * count), array.dtype)
     whole[..., :n, :k] = array
-    turned = np.swapaxes(whole.reshape(*batch, panels, PANEL, pairs, 2), -3, -2)
+    turned = np.swapaxes(whole.reshape(*batch, panels, PANEL, lines, count), -3, -2)
     return np.ascontiguousarray(turned)
 
 

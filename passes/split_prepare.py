@@ -68,15 +68,18 @@ def _moved(graph: Graph) -> tuple[set[Node], set[Node]]:
         is_read = result in graph.results or any(u not in moved or u in kept for u in readers)
         takes_less = is_read and (_is_widened(node) or node in decodes)
         is_view = is_view_of_weight(graph, result) and readers and kept.issuperset(readers)
-        if takes_less or (is_view and not _takes_place(graph, node)):
+        if takes_less or (is_view and not _takes_place(graph, node, moved - kept)):
             kept.add(node)
     return moved, kept
 
 
-def _takes_place(graph: Graph, node: Node) -> bool:
-    """Whether the weight in another order can be stored in place of the weight."""
+def _takes_place(graph: Graph, node: Node, ahead: set[Node]) -> bool:
+    """Whether the weight in another order can be stored in place of the weight.
+
+    What is computed `ahead` of time reads the original.
+    """
     weight = node.operands[0]
-    is_alone = graph.is_weight(weight) and graph.uses[weight] == (node,)
+    is_alone = graph.is_weight(weight) and all(u is node or u in ahead for u in graph.uses[weight])
     return node.op.name == "transpose" and is_alone and not weight.dtype.is_packed
 
 

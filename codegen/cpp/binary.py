@@ -23,8 +23,14 @@ from .tables import kernel_table, turns_table
 _HERE = Path(__file__).resolve().parent
 # The same in every library. The inner loops of contractions and attention are formulas of ours,
 # written with vectors: the compiler makes fused operations of them.
-_SUPPORT = {"driver.cpp": (), "micro.cpp": ("-ffp-contract=fast",), "micro_pairs.cpp": ()}
-_WHERE_READ = {"micro_pairs.cpp": "tw_micro_i"}  # those that only some libraries need
+_SUPPORT = {
+    "driver.cpp": (),
+    "micro.cpp": ("-ffp-contract=fast",),
+    "micro_pairs.cpp": (),
+    "micro_bytes.cpp": (),
+}
+# those that only some libraries need
+_WHERE_READ = {"micro_pairs.cpp": "tw_micro_i", "micro_bytes.cpp": "tw_micro_u"}
 ELF = b"\x7fELF"  # how a shared library begins
 LIMIT_SECONDS = 900  # for one file, which takes seconds: a compiler that hangs is ended
 MAX_OBJECTS = 64  # compiled files that the process keeps

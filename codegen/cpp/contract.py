@@ -11,7 +11,7 @@ from ...ir.dim import Dim, ceildiv, divide_exactly, floordiv, mod, product, subs
 from ...ir.encoding import PANEL
 from ...ir.errors import BuildError
 from ...ir.indexing import coefficient_of
-from ...ir.types import DType, f32, i16
+from ...ir.types import DType, f32, i16, u8
 from ..elements import index_facts, loads_of
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of, tile_dtype
 from ..templates.template import Bucket, clip
@@ -121,6 +121,9 @@ class _Tiled:
         if self.packed and len(kinds) > 1:
             raise BuildError(f"weights of one contraction have dtypes {', '.join(sorted(kinds))}")
         self.kept = tiled(part) or f32
+        orders = {kernel.params[d[0]].encoding.order for d in self.direct if d is not None}
+        if self.packed and orders == {"panel32q"}:
+            self.kept, kinds = u8, {"u8"}
         self.narrow = is_narrow(kernel, part)
         self.micro = f"tw_micro_{kinds.pop() if self.packed else self.kept}"
 
@@ -153,6 +156,7 @@ class _Tiled:
             f"static constexpr bool NARROW = {str(self.narrow).lower()};",
             f"static constexpr bool IS_F32 = {str(self.micro == 'tw_micro_f32').lower()};",
             f"static constexpr bool IS_I8 = {str(self.micro == 'tw_micro_i8').lower()};",
+            f"static constexpr bool IS_BYTES = {str(self.micro == 'tw_micro_u8').lower()};",
             f"typedef {_tiling(self.schedule)} Tiling;",
             f"typedef {value_type(self.kept)} X;",
             f"typedef {value_type(accumulator_of(part.x_dtype))} Sum;",
@@ -242,7 +246,8 @@ class _Tiled:
     def panel_pointers(self) -> list[str]:
         text = ["const void* weight(int i, int64_t b, int64_t panel, int64_t k) const {"]
         text += ["    " + line for line in self.batch_lines()]
-        lines = "K" if self.kept == f32 else "((K + 1) / 2 * 2)"
+        together = 4 // self.kept.nbytes  # of k, in a line of a panel
+        lines = f"((K + {together - 1}) / {together} * {together})" if together > 1 else "K"
         for i, (number, first) in enumerate(self.direct):
             last = i == len(self.direct) - 1
             test = "" if last else f"if (i == {i}) "

@@ -299,7 +299,8 @@ void tw_weigh_bf16(const float* x, int64_t width, float scale, float* top, float
 bool tw_matrix_begin() {
     // the state of tiles is large, so a process must ask for it (Linux, arch/x86/xstate.rst)
     constexpr long request = 0x1023, tile_data = 18;
-    if (syscall(SYS_arch_prctl, request, tile_data) != 0) return false;
+    static const bool is_given = syscall(SYS_arch_prctl, request, tile_data) == 0;
+    if (!is_given) return false;
     // palette 1, and 8 tiles of 16 rows of 64 bytes
     alignas(64) uint8_t shape[64] = {1};
     for (int i = 0; i < 8; ++i) shape[16 + 2 * i] = 64, shape[48 + i] = 16;

@@ -1,7 +1,7 @@
 // How a contraction is cut into tiles. A generated struct S knows the operands and the epilogue:
 //
 //   X, Sum                      what tiles of x are kept in, and sums: float and float, or pairs of
-//                               int16_t along k and int32_t
+//                               int16_t along k and int32_t, or fours of uint8_t and int32_t
 //   M, N, K, batches            sizes
 //   WEIGHTS, STATS              how many weights (accumulators), how many statistics a row
 //   PACKED, micro()             weights lie in panels; which inner loops fit their dtype
@@ -105,6 +105,24 @@ TW_INLINE typename S::X* tw_whole_panel(const S& s, const TwPlanOf<S>& plan, int
     return packed + (i * plan.panels + p) * tw_round_up(s.K, 2) * TW_PANEL;
 }
 
+#if TW_MATRIX_OF_BYTES
+// Whole steps of 64 along k on the matrix unit, and what is left of k after them.
+template <class S>
+static void tw_matrix_tile(const S& s, int i, int64_t b, const uint8_t* a, int64_t apart,
+                           int64_t rows, int64_t p0, int64_t count, int32_t* sums) {
+    const int64_t steps = s.K / 64, done = 64 * steps, ldc = count * TW_PANEL;
+    const uint8_t* const rest = a + done / TW_KB * apart + done % TW_KB;
+    for (int64_t p = 0; p < count; ++p) {
+        int32_t* const c = sums + p * TW_PANEL;
+        tw_matrix_u8(a, apart, rows, s.weight(i, b, p0 + p, 0), steps, c, ldc);
+        for (int64_t r = 0; done < s.K && r < rows; r += TW_ROWS)
+            s.micro()[tw_lesser(TW_ROWS, rows - r)](
+                rest + r * TW_KB, s.weight(i, b, p0 + p, done), TW_PANEL, (s.K - done + 3) / 4,
+                c + r * ldc, ldc, TW_ADD);
+    }
+}
+#endif
+
 template <class S>
 static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanOf<S>& plan,
                                                        int64_t b, int64_t m0, int64_t mc,
@@ -115,7 +133,7 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanO
     const TwTinyIsZero while_here;
     const int64_t rows = r1 - r0, blocks = (rows + TW_ROWS - 1) / TW_ROWS;
     const int64_t ldc = count * TW_PANEL, plane = rows * ldc;
-    constexpr int together = sizeof(typename S::X) == 2 ? 2 : 1;  // of k, in a step of micro
+    constexpr int together = 4 / sizeof(typename S::X);  // of k, in a step of micro
     const auto micro = s.micro();
     const int64_t halved = s.N % TW_PANEL && s.N % TW_PANEL <= 16 ? s.N / TW_PANEL - p0 : -1;
     for (int i = 0; i < S::WEIGHTS; ++i) {
@@ -137,6 +155,11 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanO
                                      s.weight(i, b, p0 + p, kb * TW_KB),
                                      tw_lesser(TW_KB, s.K - kb * TW_KB), sums + p * TW_PANEL, ldc,
                                      kb ? TW_ADD : TW_SET);
+                continue;
+            }
+        if constexpr (S::IS_BYTES)
+            if (plan.matrix && mc >= 16) {
+                tw_matrix_tile(s, i, b, a + r0 * TW_KB, mc * TW_KB, rows, p0, count, sums);
                 continue;
             }
 #endif
@@ -292,7 +315,7 @@ template <class S>
 static void tw_contract(const S& s, const TwTeam* team) {
     TwPlanOf<S> plan(s.batches, s.M, s.N, s.K, S::WEIGHTS, S::STATS, team->nthreads);
 #if TW_MATRIX_OF_BYTES
-    if constexpr (S::IS_I8) plan.matrix = s.M >= 16 && tw_matrix_begin();
+    if constexpr (S::IS_I8 || S::IS_BYTES) plan.matrix = s.M >= 16 && tw_matrix_begin();
 #endif
     typedef typename S::X X;
     auto* tile = (typename S::Sum*)team->scratch;

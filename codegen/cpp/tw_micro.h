@@ -69,6 +69,11 @@ typedef void (*TwMicroOfPairs)(const int16_t* a, const void* w, int64_t ldw, int
 extern const TwMicroOfPairs tw_micro_i8[TW_ROWS + 1];
 extern const TwMicroOfPairs tw_micro_i16[TW_ROWS + 1];
 
+// The same of bytes: a without signs, w panels of four neighbours along k (panel32q), `count` is of fours.
+typedef void (*TwMicroOfBytes)(const uint8_t* a, const void* w, int64_t ldw, int64_t count,
+                               int32_t* c, int64_t ldc, int mode);
+extern const TwMicroOfBytes tw_micro_u8[TW_ROWS + 1];
+
 // x[0..width) = e^(scale * x - top), top the largest of scale * x; width is a multiple of TW_PANEL, and
 // scale is not below 0.
 // A score of minus infinity weighs 0, also where all are. total is the sum of the weights.
@@ -106,4 +111,10 @@ void tw_split_bytes(int16_t* row);
 // 15 rows behind them are read, and whatever they hold goes nowhere.
 void tw_matrix_i8(const int16_t* a, int64_t rows, const void* w, int64_t count, int32_t* c,
                   int64_t ldc, int mode);
+
+// c = the sums over steps of 64 products, of any number of rows, on the matrix unit, which is ready: a
+// has blocks of TW_KB along k, `apart` from one to the next; w is as for tw_micro_u8. Up to 15 rows
+// behind them are read here too.
+void tw_matrix_u8(const uint8_t* a, int64_t apart, int64_t rows, const void* w, int64_t steps,
+                  int32_t* c, int64_t ldc);
 #endif

@@ -93,6 +93,17 @@ def centered(b: Builder, codes: Value, zero: Value | None, *, axis: int) -> Valu
     return b.cast(difference, dtype=i32)
 
 
+def without_sign(b: Builder, codes: Value, zero: Value | None) -> tuple[Value, Value | None]:
+    """Codes of 8 bits as u8 with a zero point in i32: (codes - zero) is the same."""
+    if zero is not None:
+        zero = b.cast(zero, dtype=i32)
+    if codes.dtype == u8:
+        return codes, zero
+    more = b.constant(128, i32)
+    codes = b.cast(b.add(b.cast(codes, dtype=i32), more), dtype=u8)
+    return codes, more if zero is None else b.add(zero, more)
+
+
 def requantize(
     b: Builder,
     sums: Value,

@@ -96,7 +96,7 @@ def test_integer_products(left, right):
     check(runtime, "QLinearMatMul", inputs, atol=1)
 
 
-@pytest.mark.parametrize("rows", [1, 29])
+@pytest.mark.parametrize("rows", [1, 29, 77])
 def test_integer_products_of_stored_panels(rows):
     """Rows and columns of several tiles, an odd number of products in each sum, extreme codes."""
     x, w = codes(np.uint8, rows, 301), codes(np.int8, 301, 70)
@@ -104,6 +104,8 @@ def test_integer_products_of_stored_panels(rows):
     for zero in (np.int8(0), np.int8(-128), codes(np.int8, 70)):
         check(runtime, "MatMulInteger", [x, w, np.uint8(0), zero], stored=(1, 3))
     check(runtime, "MatMulInteger", [x, codes(np.int8, 301, 33)])
+    signed = codes(np.int8, rows, 301)
+    check(runtime, "MatMulInteger", [signed, w, np.int8(-7), np.int8(0)], stored=(1, 3))
 
 
 @pytest.mark.parametrize("window", [{}, {"pads": [1, 0, 1, 2], "strides": [2, 1]}, {"group": 2}])

@@ -27,7 +27,7 @@ def codes(shape, dtype, seed=0) -> np.ndarray:
 def encodings(type: TensorType) -> list[Encoding]:
     found = [ROWS]
     if len(type.shape) >= 2 and not type.dtype.is_packed:
-        found += [Encoding(order) for order in ("panel32", "panel32i", "panel32p")]
+        found += [Encoding(order) for order in ("panel32", "panel32i", "panel32p", "panel32q")]
     return found
 
 

@@ -76,10 +76,21 @@ def integer_product(
 ) -> Value:
     """(x - x_zero) @ (w - w_zero) as i32, where sums wrap.
 
-    A zero point is one number, or a vector: one number for each row of x, each column of w.
+    A zero point is one number, or a vector: one number for each row of x, each column of w. That of
+    x follows the product, x @ w - x_zero * (sums of w's columns), where those sums are known: what
+    is multiplied stays in bytes.
     """
-    left = quantize.centered(call.b, x, x_zero, axis=max(x.type.rank - 2, 0))
-    return matmul(call, left, weights_less_zero(call, w, w_zero, axis=-1))
+    b, axis = call.b, max(x.type.rank - 2, 0)
+    right = weights_less_zero(call, w, w_zero, axis=-1)
+    is_stored = isinstance(w, Known) and (w_zero is None or call.is_known(w_zero))
+    if not is_stored or min(x.type.rank, w.type.rank) < 2 or x.dtype.bits > 8:
+        return matmul(call, quantize.centered(b, x, x_zero, axis=axis), right)
+    codes, zero = quantize.without_sign(b, x, x_zero)
+    sums = matmul(call, b.cast(codes, dtype=types.i32), right)
+    if zero is None:
+        return sums
+    columns = b.sum(right, axes=(-2,), keepdims=True)
+    return b.sub(sums, b.mul(quantize.spread(b, zero, x.type, axis), columns))
 
 
 def weights_less_zero(call: Call, w: Value, zero: Value | None, *, axis: int) -> Value:
