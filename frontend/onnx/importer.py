@@ -113,7 +113,7 @@ class Importer:
         call = Call(self.builder, self, scope, node, version)
         try:
             if row is not None:
-                row.check(operands)
+                values = row.checked(operands, values)
             result = computed(call, operands, values) if not domain and not is_function else None
             if result is None and row is None:
                 body = body_of(self.model.file, node, version, operands, given)
@@ -121,7 +121,7 @@ class Importer:
                     raise Declined(why_refused(domain, node.op_type))
                 return self._expand(body, node, operands, given, scope)
             if result is None and row is not None:
-                unknown = values.keys() - row.attributes
+                unknown = values.keys() - row.attributes.keys()
                 if unknown:
                     raise Declined(f"the attribute {', '.join(sorted(unknown))}")
                 result = row.handler(call, *operands, **values)

@@ -1,7 +1,8 @@
 """The tables of ONNX operators: how a row is entered, found, and what it is given.
 
 A row imports one operator from one opset on. Its positional parameters are the operator's inputs,
-None where one is left out; its keyword parameters the attributes, with ONNX's names and defaults:
+None where one is left out; its keyword parameters the attributes, with ONNX's names and defaults,
+`bool` where they are 0 or 1:
 
     @onnx_op("Gather", since=1)
     def _(call, data, indices, *, axis=0): ...
@@ -10,7 +11,7 @@ It returns a value, or a tuple of them: as many as it can give. `Declined` says 
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, NamedTuple, Protocol, get_args, get_origin
@@ -38,40 +39,46 @@ class Row(NamedTuple):
 
     since: int
     handler: Handler
-    attributes: frozenset[str]
+    attributes: Mapping[str, Any]  # and what they are: bool where 0 or 1
     inputs: tuple[Any, ...]  # classes of each
     others: Any  # and of all that come after these
 
-    def check(self, operands: Sequence[Any]) -> None:
-        """TypeError for an operand of another class than the row says it takes."""
+    def checked(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes, flags as bools. TypeError for odd ones, and operands of other classes."""
+        flags = {name: x for name, x in attributes.items() if self.attributes.get(name) is bool}
+        odd = [f"{name} is {x}" for name, x in flags.items() if x not in (0, 1)]
+        if odd:
+            raise TypeError(f"{', '.join(odd)}, neither 0 nor 1")
         for number, x in enumerate(operands):
             kind = self.inputs[number] if number < len(self.inputs) else self.others
             if not isinstance(x, kind):
                 what = {type(None): "left out", list: "a sequence"}.get(type(x), "a tensor")
                 raise TypeError(f"input {number} is {what}")
+        return {**attributes, **{name: bool(x) for name, x in flags.items()}}
 
 
 ROWS: dict[tuple[str, str], list[Row]] = {}  # (domain, operator) -> rows by opset
 
 
 def onnx_op(
-    *names: str, since: int = 1, domain: str = "", attributes: frozenset[str] = frozenset()
+    *names: str, since: int = 1, domain: str = "", attributes: Mapping[str, Any] | None = None
 ) -> Callable[[Handler], Handler]:
     """Decorator: the function imports these operators of a domain, from opset `since` on.
 
-    `attributes` are those that it takes besides its keyword parameters.
+    `attributes` are those that it takes besides its keyword parameters: `bool`, or anything else.
     """
 
     def register(handler: Handler) -> Handler:
         _, *parameters = inspect.signature(handler).parameters.values()
-        keywords = attributes | {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        keywords = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
         inputs = [_class(p) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         others = [_class(p) for p in parameters if p.kind is p.VAR_POSITIONAL]
         for name in names:
             rows = ROWS.setdefault((domain, name), [])
             if any(row.since == since for row in rows):
                 raise ValueError(f"{domain or 'ai.onnx'}.{name} since {since} is entered twice")
-            rows.append(Row(since, handler, keywords, tuple(inputs), *(others or [object])))
+            taken = {**(attributes or {}), **keywords}
+            rows.append(Row(since, handler, taken, tuple(inputs), *(others or [object])))
             rows.sort(key=lambda row: row.since)
         return handler
 

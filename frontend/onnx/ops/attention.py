@@ -125,7 +125,7 @@ def _attention(
     past_value: Value | None = None,
     lengths: Value | None = None,
     *,
-    is_causal: int = 0,
+    is_causal: bool = False,
     kv_num_heads: int | None = None,
     left_window_size: int = -1,
     q_num_heads: int | None = None,
@@ -204,7 +204,7 @@ def _scores(
 
 
 def rotated(
-    call: Call, x: Value, cos: Value, sin: Value, *, interleaved: int = 0, width: int = 0
+    call: Call, x: Value, cos: Value, sin: Value, *, interleaved: bool = False, width: int = 0
 ) -> Value:
     """x [B, H, S, D] turned by cos and sin [B or 1, S, width / 2]; the rest of D stays."""
     b = call.b
@@ -246,7 +246,7 @@ def _rotary(
     sin: Value,
     positions: Value | None = None,
     *,
-    interleaved: int = 0,
+    interleaved: bool = False,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Value:

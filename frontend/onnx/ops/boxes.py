@@ -22,7 +22,7 @@ def _non_max_suppression(
     overlap: Value | None = None,
     least: Value | None = None,
     *,
-    center_point_box: int = 0,
+    center_point_box: bool = False,
 ) -> Value:
     """Boxes [N, B, 4], scores [N, C, B] -> rows (batch, class, box), likeliest first in each class.
 
@@ -154,7 +154,7 @@ def _roi_align(
 _OLD = "mode output_height output_width sampling_ratio spatial_scale"
 
 
-@onnx_op("RoiAlign", attributes=frozenset(_OLD.split()))
+@onnx_op("RoiAlign", attributes=dict.fromkeys(_OLD.split()))
 def _roi_align_before_16(call: Call, x: Value, boxes: Value, batch: Value, **options: Any) -> Value:
     whole = "output_half_pixel"  # boxes begin and end at elements
     return _roi_align(call, x, boxes, batch, coordinate_transformation_mode=whole, **options)

@@ -29,14 +29,14 @@ def gemm(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    broadcast: int = 1,
+    transA: bool = False,
+    transB: bool = False,
+    broadcast: bool = True,
 ) -> Value:
     """alpha * x @ y + beta * c, with x or y transposed on demand."""
     b = call.b
     left = call.transpose(x, (1, 0)) if transA else x
-    result = b.matmul(left, y, transpose_w=bool(transB))
+    result = b.matmul(left, y, transpose_w=transB)
     if alpha != 1.0:
         result = b.mul(result, call.number(alpha, x.dtype))
     if c is None or beta == 0.0:
@@ -52,10 +52,10 @@ def _fused_matmul(
     y: Value,
     *,
     alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
+    transA: bool = False,
+    transB: bool = False,
+    transBatchA: bool = False,
+    transBatchB: bool = False,
 ) -> Value:
     if transBatchA or transBatchB:
         raise Declined("transposed batches")

@@ -133,8 +133,8 @@ def _fused_gemm(
     activation_alpha: float = 0.01,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    transA: bool = False,
+    transB: bool = False,
 ) -> Value:
     y = gemm(call, x, w, bias, alpha=alpha, beta=beta, transA=transA, transB=transB)
     if activation in ("Relu", "Sigmoid", "Tanh"):

@@ -43,7 +43,7 @@ def _attended(
     """Attention where `past` keys come before those of the queries -> [B, S, H * D]."""
     keys = k.shape[2]
     causal = None
-    is_own = bool(unidirectional) and call.facts.proved_eq(past + q.shape[2], keys)
+    is_own = unidirectional and call.facts.proved_eq(past + q.shape[2], keys)
     if unidirectional and not is_own:
         causal = seen(call, q.shape[2], keys, past, right=0)
     mask = joint(call, bias, _padding(call, mask, keys), causal)
@@ -61,14 +61,14 @@ def _attention(
     attention_bias: Value | None = None,
     past_length: Value | None = None,
     *,
-    do_rotary: int = 0,
+    do_rotary: bool = False,
     mask_filter_value: float = -10000.0,
     num_heads: int,
-    past_present_share_buffer: int = 0,
+    past_present_share_buffer: bool = False,
     qkv_hidden_sizes: tuple[int, ...] | None = None,
     rotary_embedding_dim: int = 0,
     scale: float = 0.0,
-    unidirectional: int = 0,
+    unidirectional: bool = False,
 ) -> tuple[Value, Value]:
     """x @ weights is q, k and v side by side; past [2, B, H, P, D] comes before k and v."""
     if do_rotary or past_present_share_buffer or past_length is not None:
@@ -107,7 +107,7 @@ def _multi_head(
     mask_filter_value: float = -10000.0,
     num_heads: int,
     scale: float = 0.0,
-    unidirectional: int = 0,
+    unidirectional: bool = False,
 ) -> tuple[Value, ...]:
     """q [B, S, H * D]; k, v [B, T, H * D], or [B, H, T, D] where they are there already."""
     b = call.b
@@ -145,14 +145,14 @@ def _group_query(
     attention_bias: Value | None = None,
     sinks: Value | None = None,
     *,
-    do_rotary: int = 0,
+    do_rotary: bool = False,
     k_quant_type: str = "NONE",
     kv_cache_bit_width: int = 0,
     kv_num_heads: int,
     local_window_size: int = -1,
     num_heads: int,
     qk_output: int = 0,
-    rotary_interleaved: int = 0,
+    rotary_interleaved: bool = False,
     scale: float = 0.0,
     smooth_softmax: int = 0,
     softcap: float = 0.0,
@@ -218,8 +218,8 @@ def _rotary(
     cos: Value,
     sin: Value,
     *,
-    interleaved: int = 0,
-    is_packed_batching: int = 0,
+    interleaved: bool = False,
+    is_packed_batching: bool = False,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,

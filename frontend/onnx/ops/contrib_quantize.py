@@ -161,8 +161,8 @@ def _qgemm(
     zero: Value | None = None,
     *,
     alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    transA: bool = False,
+    transB: bool = False,
 ) -> Value:
     b = call.b
     x = call.transpose(x, (1, 0)) if transA else x
@@ -225,10 +225,10 @@ def _one(name: str, function: Callable[..., Value], **defaults: float) -> None:
         y = function(call, _decoded(call, x, x_scale, x_zero), **{**defaults, **given})
         return _encoded(call, y, scale, zero, x.dtype)
 
-    microsoft(name, attributes=frozenset(defaults))(run)
+    microsoft(name, attributes={key: type(x) for key, x in defaults.items()})(run)
 
 
-def _global_pool(call: Call, x: Value, channels_last: int) -> Value:
+def _global_pool(call: Call, x: Value, channels_last: bool) -> Value:
     axes = range(1, x.type.rank - 1) if channels_last else range(2, x.type.rank)
     return fold("mean")(call, x, tuple(axes), True)
 
@@ -241,7 +241,7 @@ def _softmax(call: Call, x: Value, axis: int, opset: int) -> Value:
 
 _one("QLinearSigmoid", lambda call, x: call.b.sigmoid(x))
 _one("QLinearLeakyRelu", partial(formula, "LeakyRelu"), alpha=0.01)
-_one("QLinearGlobalAveragePool", _global_pool, channels_last=0)
+_one("QLinearGlobalAveragePool", _global_pool, channels_last=False)
 _one("QLinearSoftmax", _softmax, axis=-1, opset=13)
 
 

@@ -65,13 +65,13 @@ def _windows(
     pads: Ints | None,
     dilations: Ints | None,
     auto_pad: str,
-    ceil_mode: int = 0,
+    ceil_mode: bool = False,
 ) -> pool.Windows:
     if len(kernel) != x.type.rank - 2:
         raise ValueError(f"windows of {kernel} over {x.type}")
     strides, dilations, spans = _laid(kernel, strides, dilations)
     padding = paddings(call, x, auto_pad, pads, spans, strides)
-    return pool.Windows(call.facts, kernel, strides, padding, dilations, bool(ceil_mode))
+    return pool.Windows(call.facts, kernel, strides, padding, dilations, ceil_mode)
 
 
 def _kernel(call: Call, x: Value, w: Value, given: Ints | None) -> Ints:
@@ -197,10 +197,10 @@ def _max_pool(
     *,
     kernel_shape: Ints,
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    ceil_mode: bool = False,
     dilations: Ints | None = None,
     pads: Ints | None = None,
-    storage_order: int = 0,
+    storage_order: bool = False,
     strides: Ints | None = None,
 ) -> Value | tuple[Value, Value]:
     windows = _windows(call, x, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
@@ -211,7 +211,7 @@ def _max_pool(
     return result, _in_whole(call, x, places, storage_order)
 
 
-def _in_whole(call: Call, x: Value, places: Value, storage_order: int) -> Value:
+def _in_whole(call: Call, x: Value, places: Value, storage_order: bool) -> Value:
     """Places among the spatial elements as places in all of x; the last axis slow on demand."""
     b = call.b
     batch, channels, *space = x.shape
@@ -232,14 +232,14 @@ def _average_pool(
     *,
     kernel_shape: Ints,
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
     dilations: Ints | None = None,
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Value:
     windows = _windows(call, x, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
-    return pool.avg_pool(call.b, x, windows, counts_padding=bool(count_include_pad))
+    return pool.avg_pool(call.b, x, windows, counts_padding=count_include_pad)
 
 
 @onnx_op("LpPool")
@@ -249,7 +249,7 @@ def _lp_pool(
     *,
     kernel_shape: Ints,
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    ceil_mode: bool = False,
     dilations: Ints | None = None,
     p: int = 2,
     pads: Ints | None = None,

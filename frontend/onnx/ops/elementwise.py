@@ -21,7 +21,7 @@ from ..operators import Call, Declined, onnx_op
 from ..tensors import dtype_of_element
 
 
-def aligned(call: Call, x: Value, y: Value, broadcast: int, axis: int | None) -> Value:
+def aligned(call: Call, x: Value, y: Value, broadcast: bool, axis: int | None) -> Value:
     """Y as opset 6 broadcasts it: its axes lie along those of x from `axis` on."""
     if not broadcast or axis is None or y.type.rank == 0:
         return y
@@ -38,7 +38,9 @@ def _binary(name: str, function: Callable[[Call, Value, Value], Value]) -> None:
         return function(call, x, y)
 
     @onnx_op(name, since=1)
-    def _(call: Call, x: Value, y: Value, *, broadcast: int = 0, axis: int | None = None) -> Value:
+    def _(
+        call: Call, x: Value, y: Value, *, broadcast: bool = False, axis: int | None = None
+    ) -> Value:
         return function(call, x, aligned(call, x, y, broadcast, axis))
 
 
@@ -94,7 +96,7 @@ for _name, _function in {
 
 
 @onnx_op("Mod", since=10)
-def _mod(call: Call, x: Value, y: Value, *, fmod: int = 0) -> Value:
+def _mod(call: Call, x: Value, y: Value, *, fmod: bool = False) -> Value:
     return division.fmod(call.b, x, y) if fmod else call.b.mod(x, y)
 
 
@@ -150,7 +152,9 @@ def _sign(call: Call, x: Value) -> Value:
 
 
 @onnx_op("IsInf")
-def _isinf(call: Call, x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
+def _isinf(
+    call: Call, x: Value, *, detect_negative: bool = True, detect_positive: bool = True
+) -> Value:
     b, infinity = call.b, call.number(math.inf, x.dtype)
     if detect_negative and detect_positive:
         return b.eq(b.abs(x), infinity)
@@ -210,7 +214,7 @@ def formula(name: str, call: Call, x: Value, **given: float) -> Value:
 
 
 for _name, (_, _defaults) in FORMULAS.items():
-    onnx_op(_name, attributes=frozenset(_defaults))(partial(formula, _name))
+    onnx_op(_name, attributes=_defaults)(partial(formula, _name))
 
 for _text in "asin acos atan sinh cosh asinh acosh atanh".split():
     onnx_op(_text.capitalize())(lambda call, x, name=_text: elementary(call.b, name, x))
@@ -265,7 +269,9 @@ def _dropout(
 
 
 @onnx_op("Dropout")
-def _dropout_7(call: Call, x: Value, *, ratio: float = 0.5, is_test: int = 1) -> tuple[Value, ...]:
+def _dropout_7(
+    call: Call, x: Value, *, ratio: float = 0.5, is_test: bool = True
+) -> tuple[Value, ...]:
     if not is_test and ratio > 0:
         raise Declined("dropout in training mode")
     dtype = types.bool_ if call.version >= 10 else x.dtype
@@ -308,15 +314,15 @@ def converted(
 
 
 @onnx_op("Cast")
-def _cast(call: Call, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
-    return converted(call, x, dtype_of_element(to), bool(saturate), round_mode)
+def _cast(call: Call, x: Value, *, to: int, saturate: bool = True, round_mode: str = "up") -> Value:
+    return converted(call, x, dtype_of_element(to), saturate, round_mode)
 
 
 @onnx_op("CastLike")
 def _cast_like(
-    call: Call, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up"
+    call: Call, x: Value, like: Value, *, saturate: bool = True, round_mode: str = "up"
 ) -> Value:
-    return converted(call, x, like.dtype, bool(saturate), round_mode)
+    return converted(call, x, like.dtype, saturate, round_mode)
 
 
 # ---- constants -----------------------------------------------------------------------------

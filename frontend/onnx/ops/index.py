@@ -161,8 +161,8 @@ def _tensor_scatter(
 # ---- order -----------------------------------------------------------------------------------
 
 
-def _topk(call: Call, x: Value, k: Dim, axis: int, largest: int) -> tuple[Value, Value]:
-    return call.b.topk(x, k=k, axis=call.axis(axis, x), largest=bool(largest))
+def _topk(call: Call, x: Value, k: Dim, axis: int, largest: bool) -> tuple[Value, Value]:
+    return call.b.topk(x, k=k, axis=call.axis(axis, x), largest=largest)
 
 
 @onnx_op("TopK")
@@ -172,7 +172,7 @@ def _topk_of_attribute(call: Call, x: Value, *, k: int, axis: int = -1) -> tuple
 
 @onnx_op("TopK", since=10)
 def _topk_of_operand(
-    call: Call, x: Value, k: Value, *, axis: int = -1, largest: int = 1, sorted: int = 1
+    call: Call, x: Value, k: Value, *, axis: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, Value]:
     (count,) = call.sizes(k)
     return _topk(call, x, count, axis, largest)
@@ -210,7 +210,7 @@ MAX_COLUMNS = 256  # of rows that are put in order, one sort a column
 
 @onnx_op("Unique")
 def _unique(
-    call: Call, x: Value, *, axis: int | None = None, sorted: int = 1
+    call: Call, x: Value, *, axis: int | None = None, sorted: bool = True
 ) -> tuple[Value, Value, Value, Value]:
     """The rows along axis are put in order by one stable sort a column, the last one first.
 

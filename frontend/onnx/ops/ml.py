@@ -87,5 +87,5 @@ for _name in """
     LinearRegressor Normalizer OneHotEncoder SVMClassifier SVMRegressor Scaler TreeEnsemble
     TreeEnsembleClassifier TreeEnsembleRegressor
 """.split():
-    _attributes = frozenset(onnx.defs.get_schema(_name, domain=ML).attributes)
+    _attributes = onnx.defs.get_schema(_name, domain=ML).attributes
     onnx_op(_name, domain=ML, attributes=_attributes)(_referred)

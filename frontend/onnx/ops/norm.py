@@ -86,9 +86,9 @@ def _batch_norm(
     *,
     epsilon: float = 1e-5,
     momentum: float = 0.9,
-    spatial: int = 1,
-    is_test: int = 1,
-    training_mode: int = 0,
+    spatial: bool = True,
+    is_test: bool = True,
+    training_mode: bool = False,
 ) -> Value | tuple[Value, ...]:
     if not training_mode:
         if not spatial and x.type.rank > 2:

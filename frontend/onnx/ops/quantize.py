@@ -28,7 +28,7 @@ def _quantize(
     block_size: int = 0,
     output_dtype: int = 0,
     precision: int = 0,
-    saturate: int = 1,
+    saturate: bool = True,
 ) -> Value:
     dtype = zero.dtype if zero is not None else types.u8
     dtype = dtype_of_element(output_dtype) if output_dtype else dtype

@@ -93,14 +93,14 @@ def _reduction(compute: Fold) -> Callable[..., Value]:
         given: Value | None = None,
         *,
         axes: Sequence[int] | None = None,
-        keepdims: int = 1,
-        noop_with_empty_axes: int = 0,
+        keepdims: bool = True,
+        noop_with_empty_axes: bool = False,
     ) -> Value:
         # the axes are an attribute, and from some opset on an operand
         chosen = call.ints(axes if given is None else given) or ()
         if not chosen and not noop_with_empty_axes:
             chosen = tuple(range(x.type.rank))
-        return compute(call, x, call.axes(chosen, x.type.rank), bool(keepdims))
+        return compute(call, x, call.axes(chosen, x.type.rank), keepdims)
 
     return reduce
 
@@ -111,12 +111,17 @@ for _name, _compute in _REDUCTIONS.items():
 
 def _arg(op: str) -> Callable[..., Value]:
     def locate(
-        call: Call, x: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+        call: Call,
+        x: Value,
+        *,
+        axis: int = 0,
+        keepdims: bool = True,
+        select_last_index: bool = False,
     ) -> Value:
         b, axis = call.b, call.axis(axis, x)
         if not select_last_index:
-            return getattr(b, op)(x, axis=axis, keepdims=bool(keepdims))
-        place = getattr(b, op)(reversed_axis(b, x, axis), axis=axis, keepdims=bool(keepdims))
+            return getattr(b, op)(x, axis=axis, keepdims=keepdims)
+        place = getattr(b, op)(reversed_axis(b, x, axis), axis=axis, keepdims=keepdims)
         return b.sub(b.dim_value(value=x.shape[axis] - 1), place)
 
     return locate
@@ -130,7 +135,9 @@ onnx_op("ArgMin")(_arg("argmin"))
 
 
 def _running(op: str, neutral: int) -> Callable[..., Value]:
-    def scan(call: Call, x: Value, axis: Value, *, exclusive: int = 0, reverse: int = 0) -> Value:
+    def scan(
+        call: Call, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False
+    ) -> Value:
         b, (number,) = call.b, call.ints(axis) or (0,)
         place = call.axis(number, x)
         x = reversed_axis(b, x, place) if reverse else x

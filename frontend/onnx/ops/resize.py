@@ -19,11 +19,11 @@ def _resize(
     scales: Value | None = None,
     sizes: Value | None = None,
     *,
-    antialias: int = 0,
+    antialias: bool = False,
     axes: tuple[int, ...] | None = None,
     coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
+    exclude_outside: bool = False,
     extrapolation_value: float = 0.0,
     keep_aspect_ratio_policy: str = "stretch",
     mode: str = "nearest",
@@ -35,8 +35,8 @@ def _resize(
         mode,
         rounding=nearest_mode,
         cubic=cubic_coeff_a,
-        antialias=bool(antialias),
-        drops_outside=bool(exclude_outside),
+        antialias=antialias,
+        drops_outside=exclude_outside,
         outside=extrapolation_value if crops else None,
     )
     spans = [(0.0, 1.0)] * len(chosen)
@@ -113,7 +113,7 @@ def _grid_sample(
     x: Value,
     grid: Value,
     *,
-    align_corners: int = 0,
+    align_corners: bool = False,
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> Value:
@@ -124,12 +124,12 @@ def _grid_sample(
         grid,
         mode=names.get(mode, mode),
         padding=padding_mode,
-        align_corners=bool(align_corners),
+        align_corners=align_corners,
     )
 
 
 @onnx_op("AffineGrid")
-def _affine_grid(call: Call, theta: Value, size: Value, *, align_corners: int = 0) -> Value:
+def _affine_grid(call: Call, theta: Value, size: Value, *, align_corners: bool = False) -> Value:
     """theta @ [position.., 1] for each position of a picture of `size`, from -1 to 1."""
     b, dtype = call.b, theta.dtype
     batch, _, *space = call.sizes(size)

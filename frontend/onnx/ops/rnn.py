@@ -89,16 +89,15 @@ def _lstm(
         size = layer.r.shape[2]
         rows = b.reshape(peepholes, shape=(peepholes.shape[0], 1, 3 * size))
         peeks = dict(zip("iof", pieces(b, rows, 2, (size,) * 3)))
-    forget = bool(input_forget)
-    options = {"activations": functions, "peepholes": peeks, "couples_forget": forget}
+    options = {"activations": functions, "peepholes": peeks, "couples_forget": input_forget}
     return rnn.lstm(b, layer, *states, **options)
 
 
 def _gru(
     b: Builder, layer: rnn.Layer, states: Sequence[Value], functions, _, __, linear_before_reset
 ) -> tuple[Value, ...]:
-    resets_product = bool(linear_before_reset)
-    return rnn.gru(b, layer, *states, resets_product=resets_product, activations=functions)
+    options = {"activations": functions, "resets_product": linear_before_reset}
+    return rnn.gru(b, layer, *states, **options)
 
 
 def _rnn(b: Builder, layer: rnn.Layer, states: Sequence[Value], functions, *_) -> tuple[Value, ...]:
@@ -123,9 +122,9 @@ def _recurrent(kind: _Kind) -> Callable[..., tuple[Value, ...]]:
         clip: float | None = None,
         direction: str = "forward",
         hidden_size: int | None = None,  # says again what the weights say
-        input_forget: int = 0,
-        layout: int = 0,
-        linear_before_reset: int = 0,
+        input_forget: bool = False,
+        layout: bool = False,
+        linear_before_reset: bool = False,
         output_sequence: int | None = None,  # all outputs are there anyway
     ) -> tuple[Value, ...]:
         if direction not in _REVERSE:

@@ -65,7 +65,7 @@ def _length(call: Call, sequence: list[Value]) -> Value:
 
 @onnx_op("SplitToSequence")
 def _split(
-    call: Call, x: Value, split: Value | None = None, *, axis: int = 0, keepdims: int = 1
+    call: Call, x: Value, split: Value | None = None, *, axis: int = 0, keepdims: bool = True
 ) -> list[Value]:
     axis = call.axis(axis, x)
     size = call.static(x.shape[axis], "the size that is split")
@@ -86,7 +86,7 @@ def _split(
 
 
 @onnx_op("ConcatFromSequence")
-def _concat(call: Call, sequence: list[Value], *, axis: int, new_axis: int = 0) -> Value:
+def _concat(call: Call, sequence: list[Value], *, axis: int, new_axis: bool = False) -> Value:
     if not sequence:
         raise Declined("the concatenation of no tensors")
     rank = sequence[0].type.rank

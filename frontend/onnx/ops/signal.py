@@ -79,7 +79,7 @@ def _product(call: Call, row: Value, table: np.ndarray) -> Value:
 
 
 def _dft(
-    call: Call, x: Value, length: Value | None, axis: int, inverse: int, onesided: int
+    call: Call, x: Value, length: Value | None, axis: int, inverse: bool, onesided: bool
 ) -> Value:
     axis = call.axis(axis, x)
     if axis == x.type.rank - 1:
@@ -92,7 +92,7 @@ def _dft(
     last = x.type.rank - 2
     order = [i for i in range(last + 1) if i != axis]
     turned = call.transpose(x, (*order, axis, last + 1))
-    y = transformed(call, turned, size, inverse=bool(inverse), onesided=bool(onesided))
+    y = transformed(call, turned, size, inverse=inverse, onesided=onesided)
     back = [*range(axis), last, *range(axis, last), last + 1]
     return call.transpose(y, back)
 
@@ -104,8 +104,8 @@ def _dft_of_attribute(
     length: Value | None = None,
     *,
     axis: int = 1,
-    inverse: int = 0,
-    onesided: int = 0,
+    inverse: bool = False,
+    onesided: bool = False,
 ) -> Value:
     return _dft(call, x, length, axis, inverse, onesided)
 
@@ -117,8 +117,8 @@ def _dft_of_operand(
     length: Value | None = None,
     axis: Value | None = None,
     *,
-    inverse: int = 0,
-    onesided: int = 0,
+    inverse: bool = False,
+    onesided: bool = False,
 ) -> Value:
     (along,) = call.ints(axis) or (-2,)
     return _dft(call, x, length, along, inverse, onesided)
@@ -132,7 +132,7 @@ def _stft(
     window: Value | None = None,
     length: Value | None = None,
     *,
-    onesided: int = 1,
+    onesided: bool = True,
 ) -> Value:
     b = call.b
     (hop,) = call.ints(step) or ()
@@ -144,7 +144,7 @@ def _stft(
     frames = b.transpose(frames, perm=(0, 1, 3, 2))
     if window is not None:
         frames = b.mul(frames, call.reshape(call.cast(window, signal.dtype), (size, 1)))
-    return transformed(call, frames, size, onesided=bool(onesided))
+    return transformed(call, frames, size, onesided=onesided)
 
 
 # ---- windows ---------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def _stft(
 def _window(*weights: float) -> Callable[..., Value]:
     """The sum of (-1)^k weights[k] cos(2 pi k n / N); N is the length, or one less."""
 
-    def make(call: Call, size: Value, *, output_datatype: int = 1, periodic: int = 1) -> Value:
+    def make(call: Call, size: Value, *, output_datatype: int = 1, periodic: bool = True) -> Value:
         b, dtype = call.b, dtype_of_element(output_datatype)
         (length,) = call.sizes(size)
         wide = types.f64 if dtype == types.f64 else types.f32

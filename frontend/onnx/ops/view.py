@@ -20,7 +20,7 @@ LAST = 2**31 - 1  # from here on an end means "to the end", as exporters write i
 
 
 @onnx_op("Reshape", since=5)
-def _reshape(call: Call, x: Value, shape: Value, *, allowzero: int = 0) -> Value:
+def _reshape(call: Call, x: Value, shape: Value, *, allowzero: bool = False) -> Value:
     return reshaped(call, x, call.sizes(shape), copies=not allowzero)
 
 
@@ -360,7 +360,7 @@ def _eye_like(call: Call, x: Value, *, dtype: int | None = None, k: int = 0) -> 
 
 
 @onnx_op("Trilu")
-def _trilu(call: Call, x: Value, k: Value | None = None, *, upper: int = 1) -> Value:
+def _trilu(call: Call, x: Value, k: Value | None = None, *, upper: bool = True) -> Value:
     shift = 0 if k is None else call.sizes(k)[0]
     row, column = _grid(call, x.shape[-2:], shift)
     kept = call.b.ge(column, row) if upper else call.b.le(column, row)
