@@ -2,7 +2,9 @@
 
 import ctypes
 import gc
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..ir.errors import DeviceError, OptionError
 from ..ir.target import Target, cpu, get_target, target_of
@@ -74,6 +76,22 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
     size = ctypes.c_size_t(0)
     cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
     return Gpu(name.value.decode(), f"sm_{numbers[0]}{numbers[1]}", size.value)
+
+
+def cpu_name() -> str:
+    """The processor's own name, else its architecture."""
+    file = Path("/proc/cpuinfo")
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model"):
+            return value.strip()
+    return platform.machine()
+
+
+def device_name(target: Target) -> str:
+    """The name of the device here that runs programs of `target`; the target's where none is."""
+    gpus = nvidia_gpus().found if target.is_gpu else ()
+    return gpus[0].name if gpus else target.name if target.is_gpu else cpu_name()
 
 
 def resolve_target(name: str | Target) -> Target:

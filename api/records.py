@@ -53,7 +53,7 @@ def records_digest(records: Records, target: Target) -> str:
     from ..autotune.record_file import digest_of
 
     path = chosen_records(records)
-    return NONE if path is None else digest_of(path, target.name)
+    return "" if path is None else digest_of(path, target.name)
 
 
 def schedules_of(records: Records, target: Target) -> "Schedules":

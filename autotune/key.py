@@ -42,10 +42,16 @@ class Key:
         return replace(self, bucket="").digest
 
     @property
+    def template(self) -> str:
+        """The template of the kernel."""
+        return self.kernel.rpartition("\n")[2].partition("(")[0]
+
+    @property
     def bounds(self) -> tuple[int, int | None]:
         """(lo, hi) of the bucket. ValueError when its text is none."""
         lo, dots, hi = self.bucket.partition("..")
-        if not dots or not (lo.isdecimal() and (hi.isdecimal() or not hi)):
+        is_one = dots and lo.isdecimal() and (hi.isdecimal() or not hi)
+        if not is_one or (hi and int(hi) < int(lo)):
             raise ValueError(f"{self.bucket!r} is no bucket: one is '17..64', or '65..'")
         return int(lo), int(hi) if hi else None
 
@@ -147,8 +153,8 @@ def _layout_text(param: Param, names: Mapping[str, str]) -> str:
 
 def _encoding_text(encoding: Encoding) -> str:
     """Without the names of the tensors that hold scales."""
-    named = {name: name for name in ("scale", "zero") if getattr(encoding, name) is not None}
-    return str(replace(encoding, **named))
+    scale, zero = (name and "given" for name in (encoding.scale, encoding.zero))
+    return str(replace(encoding, scale=scale, zero=zero))
 
 
 def target_text(target: Target) -> str:

@@ -158,5 +158,6 @@ def lines_of(path: Path | None, target: str | None) -> tuple[list[str], list[str
 
 
 def digest_of(path: Path | None, target: str) -> str:
-    """Hash of those lines: what is built with other records is another program."""
-    return hashlib.sha256(repr(lines_of(path, target)).encode()).hexdigest()
+    """Hash of those lines: what is built with other records is another program. Of none, ""."""
+    found = lines_of(path, target)
+    return hashlib.sha256(repr(found).encode()).hexdigest() if any(found) else ""

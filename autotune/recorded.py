@@ -1,5 +1,6 @@
 """Recorded schedules in place of the default ones, wherever a program is built."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +15,7 @@ from .key import PARTS, Key, differences, key_of, target_text
 from .record import ScheduleRecord, parse_lines
 from .record_file import lines_of
 
-SHOWN = 60  # characters of a part of a key that are shown where it changed
+SHOWN = 100  # characters of a part of a key that are shown where it changed
 
 
 @dataclass(frozen=True)
@@ -112,18 +113,23 @@ def overlaid(table: list[Bucket], lo: int, hi: int | None, schedule: Schedule) -
 
 
 def nearest(key: Key, records: Iterable[ScheduleRecord]) -> Key | None:
-    """The recorded key with the fewest parts that differ, in the order of PARTS the last ones.
+    """The recorded key that differs least: in the fewest parts, in the fewest lines and words.
 
-    None where what is computed, its dtypes and its layout all differ.
+    None where no kernel of this template is recorded.
     """
+    near = {record.key for record in records if record.key.template == key.template}
 
-    def distance(other: Key) -> tuple[int, tuple[int, ...], str]:
+    def distance(other: Key) -> tuple[int, int, str]:
         changed = differences(key, other)
-        return len(changed), tuple(sorted(-PARTS.index(part) for part in changed)), other.digest
+        return len(changed), sum(_apart(key, other, part) for part in changed), other.digest
 
-    best = min((record.key for record in records), key=distance, default=None)
-    is_near = best is not None and not {"kernel", "dtypes", "layout"} <= set(differences(key, best))
-    return best if is_near else None
+    return min(near, key=distance, default=None)
+
+
+def _apart(key: Key, other: Key, part: str) -> int:
+    """In how many lines, or items of a list, two keys differ in one of their parts."""
+    ours, theirs = (re.split(r"\n|, ", getattr(each, part)) for each in (key, other))
+    return len(set(ours) ^ set(theirs))
 
 
 def load(path: Path | None, target: Target, *, near: bool = False) -> RecordedSchedules:

@@ -1,7 +1,9 @@
 """What tuning did: what was tried, what won, by how much, and how far it is from the floor."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from .key import Key
@@ -78,38 +80,41 @@ class TuneReport:
         return {"device": self.device, "states": dict(counts), "tasks": tasks}
 
     def __str__(self) -> str:
-        heads = ("kernel", "sizes", "launches", "tried", "default", "best", "gain", "of floor")
-        lines = [_line(heads)]
-        for row in self.rows:
-            record = row.record
-            cells = [row.task.kernel.template, _sizes(row), str(row.task.count)]
-            if record is None:
-                lines.append(f"{_line(cells)}  {row.state}")
-                lines += [f"    {line}" for line in row.problem.splitlines()]
-                continue
-            cells += [str(record.tried), _micros(record.default_seconds), _micros(record.seconds)]
-            cells += [f"{row.gain:.2f}x", f"{row.share:.0%}"]
-            is_same = record.schedule == row.task.default
-            won = "the default" if is_same else str(record.schedule)
-            lines.append(f"{_line(cells)}  {won}{', kept' if row.was_kept else ''}")
-            lines += [f"    {n} x {reason}" for reason, n in row.failures.items()]
+        lines = []
+        for _, rows in groupby(self.rows, key=lambda row: row.key.family):
+            for number, row in enumerate(rows):
+                if number == 0:
+                    shapes = " ".join(dict.fromkeys(_SHAPE.findall(row.key.layout)))
+                    lines.append(f"{row.task.kernel.template} x {row.task.count} on {shapes}")
+                lines += [f"  {line}" for line in _lines(row)]
         counts = Counter(row.state for row in self.rows)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         return "\n".join([*lines, f"{len(self.rows)} tasks on {self.device}: {told or 'none'}"])
 
 
-def _sizes(row: TuneRow) -> str:
-    """The bucket, or that there is but one."""
-    return "any" if row.key.bucket == "0.." else row.key.bucket
+_SHAPE = re.compile(r"\[[^]]*\]")
 
 
-_WIDTHS = (10, 12, 8, 5, 10, 10, 6, 8)
+def _lines(row: TuneRow) -> list[str]:
+    sizes = "any size" if row.key.bucket == "0.." else f"sizes {row.key.bucket}"
+    record = row.record
+    if record is None:
+        return [f"{sizes:<20}{row.state}", *(f"  {line}" for line in row.problem.splitlines())]
+    default, best = (f"{s * 1e6:.1f}" for s in (record.default_seconds, record.seconds))
+    return [
+        f"{sizes:<20}{record.tried:>4} tried{default:>11} -> {best:>9} us{row.gain:>7.2f}x"
+        f"{row.share:>6.0%} of the floor's speed  {_winner(row)}{', kept' if row.was_kept else ''}",
+        *(f"  {count} had no time: {reason}" for reason, count in row.failures.items()),
+    ]
 
 
-def _line(cells: Any) -> str:
-    left, *right = zip(cells, _WIDTHS)
-    return "  ".join([f"{left[0]:<{left[1]}}", *(f"{cell:>{width}}" for cell, width in right)])
-
-
-def _micros(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us"
+def _winner(row: TuneRow) -> str:
+    """The schedule, by what of the default one it changes."""
+    assert row.record is not None
+    old, new = schedule_to_json(row.task.default), schedule_to_json(row.record.schedule)
+    if old["kind"] != new["kind"]:
+        return str(row.record.schedule)
+    changed = [
+        f"{name} {old[name]} -> {value}" for name, value in new.items() if old[name] != value
+    ]
+    return ", ".join(changed) or "the default"

@@ -17,6 +17,7 @@ from .doctor import doctor
 from .generate import generate
 from .inspect import inspect
 from .opt import opt
+from .tune_verb import tune
 from .verify_model import verify
 
 VERBS = {
@@ -29,6 +30,7 @@ VERBS = {
     "prune": prune_cache,
     "opt": opt,
     "verify": verify,
+    "tune": tune,
     "doctor": doctor,
     "demo": demo,
 }

@@ -1,9 +1,10 @@
 """`tilewright compile`: build an artifact, also for a device this machine does not have."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +30,7 @@ def compile_model(
     dtype: options.DType = "auto",
     target: options.Target = "auto",
     kv_cache_dtype: options.KVCacheDType = "auto",
+    records: options.Records = None,
     inputs: options.Inputs = None,
     dims: options.Dims = None,
     strict: Annotated[
@@ -65,7 +67,8 @@ def compile_model(
     if is_named(model):
         if kv_cache_dtype != "auto":
             raise OptionError("--kv-cache-dtype is for language models", fix="leave it out")
-        _save_module(output, model, inputs or [], dims or [], dtype, target, strict, trust)
+        how = {"target": target, "strict": strict, "trust": trust, "records": records}
+        _save_module(output, model, inputs or [], dims or [], dtype, how)
         was_cached = False
     elif inputs or dims:
         raise OptionError(
@@ -73,7 +76,9 @@ def compile_model(
             fix="leave them out; a module is named as package.module:name or file.py:name",
         )
     else:
-        was_cached = _save_language_model(output, model, dtype, target, kv_cache_dtype, quiet)
+        was_cached = _save_language_model(
+            output, model, dtype, target, kv_cache_dtype, records, quiet
+        )
     figures = {
         "artifact": str(output),
         "seconds": round(time.perf_counter() - start, 2),
@@ -97,19 +102,22 @@ def _save_module(
     inputs: list,
     dims: list,
     dtype: str,
-    target: str,
-    strict: bool,
-    trust: bool,
+    how: Mapping[str, Any],
 ) -> None:
     from .named_module import compile_named, options_of
 
-    how = {"target": target, "strict": strict, "options": options_of(dtype)}
-    with compile_named(model, inputs, dims, trust=trust, **how) as compiled:
+    with compile_named(model, inputs, dims, options=options_of(dtype), **how) as compiled:
         compiled.save(output)
 
 
 def _save_language_model(
-    output: Path, model: str, dtype: str, target: str, kv_cache_dtype: str, quiet: bool
+    output: Path,
+    model: str,
+    dtype: str,
+    target: str,
+    kv_cache_dtype: str,
+    records: str | None,
+    quiet: bool,
 ) -> bool:
     """-> whether it was compiled before."""
     from ..api.build_model import get_model
@@ -124,6 +132,7 @@ def _save_language_model(
         dtype=parse_dtype(dtype, "--dtype"),
         target=resolve_target(target),
         kv_dtype=parse_dtype(kv_cache_dtype, "--kv-cache-dtype"),
+        records=records,
     )
     with progress(quiet) as show:
         built = get_model(request, show)

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -42,7 +41,7 @@ def doctor(as_json: options.AsJson = False) -> None:
 
 def collect() -> dict:
     """All facts as plain data, the shape of `--json`."""
-    from ..api.machine import nvidia_gpus  # these load NumPy, which help texts do without
+    from ..api.machine import cpu_name, nvidia_gpus  # these load NumPy, which help texts do without
     from ..runtime.cpu import available_bytes, instruction_sets, usable_cores
 
     isa = instruction_sets()
@@ -123,16 +122,6 @@ def render(facts: dict) -> str:
 
 
 # ---- what is read of this machine ------------------------------------------------------------
-
-
-def cpu_name() -> str:
-    """The processor's own name, else its architecture."""
-    file = Path("/proc/cpuinfo")
-    for line in file.read_text().splitlines() if file.is_file() else ():
-        key, _, value = line.partition(":")
-        if key.strip() in ("model name", "Model"):
-            return value.strip()
-    return platform.machine()
 
 
 def total_bytes() -> int:

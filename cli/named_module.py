@@ -51,11 +51,14 @@ def compile_named(
     strict: bool,
     options: Mapping[str, Any],
     trust: bool,
+    records: str | None = None,
 ) -> "CompiledModule | CompiledOnnx":
     """The module compiled for inputs as they are described, or as it says itself."""
     from ..api import compile_model
 
-    compile = partial(compile_model.compile, target=target, strict=strict, options=options)
+    compile = partial(
+        compile_model.compile, target=target, strict=strict, options=options, records=records
+    )
     if text.endswith(".onnx"):
         return compile(text, dynamic_shapes=shapes_of_inputs(inputs, dims, text))
     named = load_named(text, inputs, dims, trust=trust)

@@ -32,6 +32,10 @@ Target = Annotated[str, typer.Option(help="auto, cpu, sm_90, ...")]
 KVCacheDType = Annotated[
     str, typer.Option(help="How keys and values are stored. Default: as they are computed.")
 ]
+Records = Annotated[
+    str | None,
+    typer.Option(help="The file of tuning records; `none`: default schedules. Default: your own."),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(

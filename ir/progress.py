@@ -23,6 +23,7 @@ UNITS = {
     "place": "bytes",
     "prefill": "tokens",
     "prompts": "prompts",
+    "tune": "s",
 }
 
 

@@ -51,7 +51,15 @@ _VERIFY = ("bisect", "verify_graph", "verify_language_model", "verify_module", "
 LOADED_FOR = {f"api/{name}.py": "torch" for name in (*_COMPILE, "verify_module")}
 
 # Files of api that compile; the rest runs what is compiled, without what compiles.
-COMPILES = {*_COMPILE, *_VERIFY, "compile_graph", "compile_onnx", "compiled_variant", "watching"}
+COMPILES = {
+    *_COMPILE,
+    *_VERIFY,
+    "compile_graph",
+    "compile_onnx",
+    "compiled_variant",
+    "watching",
+    "tune_model",
+}
 
 # library -> layers that may import it at module level; the rest do so inside functions
 MAY_USE_AT_TOP = {

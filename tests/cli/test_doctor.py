@@ -109,7 +109,7 @@ def test_isa_and_name_are_read_off_cpuinfo(monkeypatch):
         patched.setattr("builtins.open", lambda path: nullcontext(lines))
         has = cpu.instruction_sets()
         assert has == ("amx_bf16", "avx", "avx2", "avx512f", "fma", "movbe")
-        patched.setattr(doctor.Path, "read_text", lambda path: "".join(lines))
-        assert doctor.cpu_name() == "Some CPU"
+        patched.setattr(machine.Path, "read_text", lambda path: "".join(lines))
+        assert machine.cpu_name() == "Some CPU"
     monkeypatch.setattr(cpu, "instruction_sets", lambda: has)
     assert doctor.collect()["cpu"]["isa"] == ["avx", "fma", "avx2", "avx512f", "amx_bf16"]

@@ -1,0 +1,218 @@
+"""Tuning: budgets, what is kept and what is left, the report, other devices; with a stand-in that
+measures nothing.
+"""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tilewright.autotune.bench import Bench, Budget, shares, timed
+from tilewright.autotune.on_ray import devices_of
+from tilewright.autotune.record import parse_lines
+from tilewright.autotune.record_file import RecordFile
+from tilewright.autotune.task import TaskOutcome, Tried
+from tilewright.autotune.tasks import merged_tasks, tasks_of, weight
+from tilewright.autotune.tune import tune
+from tilewright.codegen.cpp.schedules import TileSchedule
+from tilewright.ir.builder import Builder
+from tilewright.ir.errors import BuildError, DeviceError, OptionError
+from tilewright.ir.target import cpu
+
+BEST = TileSchedule(panels=16)
+
+
+def tasks(*widths):
+    b = Builder("g")
+    s = b.dim("s", 1, 300)
+    x = b.input("x", (s, 64))
+    for number, width in enumerate(widths):
+        x = b.matmul(x, b.weight(f"w{number}", (x.shape[-1], width)))
+    return tasks_of(b.graph([x]), cpu())
+
+
+class StandIn:
+    """Finds BEST at once; of tasks whose numbers are named it raises or measures nothing."""
+
+    def __init__(self, fails=(), idle=()):
+        self.asked, self.fails, self.idle = [], fails, idle
+
+    def __call__(self, task, device, *, seconds, workers, seed, progress):
+        number = len(self.asked)
+        self.asked.append((task, device, seconds, workers, seed))
+        progress("measure", 1, 2)
+        if number in self.fails:
+            raise BuildError("no luck", facts="a reason")
+        if number in self.idle:
+            return TaskOutcome(task, task.default, None, None, 1e-6, ())
+        tried = Tried(task.default, 4e-6), Tried(BEST, 2e-6), Tried(BEST, None, "it hung\nmore")
+        return TaskOutcome(task, BEST, 2e-6, 4e-6, 1e-6, tried)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return RecordFile(tmp_path / "records.sqlite")
+
+
+BENCH = Bench(lambda: "the device", "some CPU", {"cxx": "13"})
+
+
+def test_each_outcome_is_kept_and_reported(file):
+    work, stand_in, heard = tasks(64, 96), StandIn(), []
+    report = tune(
+        work, BENCH, file, Budget(100.0, 3, 7), tune_task=stand_in,
+        progress=lambda *what: heard.append(what),
+    )  # fmt: skip
+    kept = {r.key: r for r in parse_lines(file.lines(), "x")}
+    assert kept.keys() == work.keys()
+    for record in kept.values():
+        assert record.schedule == BEST
+        assert (record.seconds, record.default_seconds, record.floor_seconds) == (2e-6, 4e-6, 1e-6)
+        assert (record.tried, record.device, record.versions) == (3, "some CPU", {"cxx": "13"})
+    assert [asked[1:2] + asked[3:] for asked in stand_in.asked] == [("the device", 3, 7)] * 8
+    assert [asked[0] for asked in stand_in.asked] == list(work.values())
+    assert {stage for stage, _, _ in heard} == {"tune"}
+    assert {of for _, _, of in heard} == {100}
+    text = str(report)
+    assert "8 tasks on some CPU: 8 tuned" in text
+    assert "4.0 ->       2.0 us   2.00x   50% of the floor's speed  panels 4 -> 16" in text
+    assert "1 had no time: it hung\n" in text
+    data = report.to_json()
+    assert data["states"] == {"tuned": 8}
+    assert data["tasks"][0]["failed"] == {"it hung": 1}
+    assert data["tasks"][0]["gain"] == 2.0
+
+
+def test_one_that_fails_or_measures_nothing_leaves_the_others(file):
+    work = tasks(64)
+    stand_in = StandIn(fails=(1,), idle=(2,))
+    report = tune(work, BENCH, file, Budget(100.0), tune_task=stand_in)
+    assert [row.state for row in report.rows] == ["tuned", "failed", "no time left", "tuned"]
+    assert len(file.lines()) == 2
+    assert "no luck" in str(report)
+    assert "a reason" in report.to_json()["tasks"][1]["problem"]
+
+
+def test_a_run_that_is_ended_is_resumed(file):
+    work = tasks(64, 96)
+
+    class Ended(StandIn):
+        def __call__(self, *args, **options):
+            if len(self.asked) == 3:
+                raise KeyboardInterrupt
+            return super().__call__(*args, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(work, BENCH, file, Budget(100.0), tune_task=Ended())
+    assert len(file.lines()) == 3
+    stand_in = StandIn()
+    report = tune(work, BENCH, file, Budget(100.0), tune_task=stand_in, resume=True)
+    assert len(stand_in.asked) == 5
+    assert [row.state for row in report.rows] == ["kept"] * 3 + ["tuned"] * 5
+    again = StandIn()
+    tune(work, BENCH, file, Budget(100.0), tune_task=again)
+    assert len(again.asked) == 8  # without `resume` all is measured anew
+
+
+def test_no_budget_tunes_nothing(file):
+    report = tune(tasks(64), BENCH, file, Budget(0.0), tune_task=StandIn())
+    assert {row.state for row in report.rows} == {"no time left"}
+    assert "4 no time left" in str(report)
+    assert file.lines() == []
+
+
+def test_time_is_shared_evenly_and_by_cost():
+    given = shares({"a": 3.0, "b": 1.0, "c": 0.0}, 12.0)
+    assert given == pytest.approx({"a": 6.5, "b": 3.5, "c": 2.0})
+    assert shares({"a": 0.0, "b": 0.0}, 4.0) == {"a": 1.0, "b": 1.0}
+
+
+def test_tasks_that_cost_most_come_first():
+    work = tasks(64, 640, 64)
+    costs = list(map(weight, work.values()))
+    assert costs == sorted(costs, reverse=True)
+    both = merged_tasks([work, tasks(64)])
+    assert {t.count for t in both.values()} == {1, 2}
+    assert both.keys() == work.keys()
+
+
+def test_progress_tells_how_much_of_the_time_has_gone(monkeypatch):
+    now, heard = [10.0], []
+    monkeypatch.setattr("tilewright.autotune.bench.time.monotonic", lambda: now[0])
+    show = timed(lambda *what: heard.append(what), 30.0)
+    for at in (10.0, 14.5, 100.0):
+        now[0] = at
+        show("anything", 3, 4)
+    assert heard == [("tune", 0, 30), ("tune", 4, 30), ("tune", 30, 30)]
+
+
+# ---- Ray -----------------------------------------------------------------------------------
+
+
+class Ray:
+    """Enough of ray to see what it is asked: `remote` runs at once; a task may be lost."""
+
+    class exceptions:  # noqa: N801
+        class RayError(Exception):
+            pass
+
+    def __init__(self, gpus=0, machines=2, lost=()):
+        self.asked, self.lost, self.needs = [], lost, None
+        node = {"Alive": True, "Resources": {"CPU": 8.0, **({"GPU": gpus} if gpus else {})}}
+        self._nodes = [node] * machines + [{"Alive": False, "Resources": {"GPU": 9}}]
+
+    def is_initialized(self):
+        return True
+
+    def nodes(self):
+        return self._nodes
+
+    def remote(self, **needs):
+        self.needs = needs
+
+        def decorate(function):
+            def call(*args):
+                self.asked.append(args)
+                return len(self.asked) - 1, function
+
+            return SimpleNamespace(remote=call)
+
+        return decorate
+
+    def wait(self, references, num_returns, timeout):
+        return references[-1:], references[:-1]
+
+    def get(self, reference):
+        number, function = reference
+        if number in self.lost:
+            raise self.exceptions.RayError("the machine is gone\nmore")
+        return function(*self.asked[number])
+
+
+def test_ray_takes_tasks_to_devices(file, monkeypatch):
+    ray, work = Ray(lost=(1,)), tasks(64)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert devices_of(False) == 2
+    stand_in = StandIn()
+    report = tune(work, BENCH, file, Budget(100.0, 2), tune_task=stand_in, on_devices=2)
+    assert [row.state for row in report.rows] == ["tuned", "failed", "tuned", "tuned"]
+    assert "the machine is gone" in report.rows[1].problem
+    assert ray.needs == {"max_retries": 0, "num_cpus": 8}
+    assert len(file.lines()) == 3
+    # two devices: twice the time in all
+    assert sum(args[-1] for args in ray.asked) == pytest.approx(200.0)
+
+
+def test_ray_counts_the_devices_of_a_target(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", Ray(gpus=4))
+    assert devices_of(True) == 8
+    monkeypatch.setitem(sys.modules, "ray", Ray())
+    with pytest.raises(DeviceError, match="Ray knows no GPU"):
+        devices_of(True)
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(OptionError, match="--ray needs the package ray") as caught:
+        devices_of(False)
+    assert "tilewright[ray]" in caught.value.fix
