@@ -97,6 +97,9 @@ def _one_line_each() -> Iterator[None]:
             node.stack_trace = _line_of_module()
         return node
 
+    if not hasattr(torch.fx.config, "do_not_emit_stack_traces"):  # as in torch 2.11
+        yield
+        return
     before = torch.fx.config.do_not_emit_stack_traces
     tracer.create_node, torch.fx.config.do_not_emit_stack_traces = create_node, True
     try:
