@@ -132,8 +132,10 @@ def _disturbed(rng: np.random.Generator) -> Disturb:
 
 
 def _without_infinite_values(node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Whether the values of keys that a query does not see are read is left open, so that what
-    is infinite or NaN there reaches the result or not."""
+    """Whether values of keys that a query does not see are read is left open.
+
+    So what is infinite or NaN there reaches the result or not.
+    """
     return [
         np.where(np.isfinite(x), x, 0.0) if name == "v" else x
         for name, x in zip(node.op.operands, arrays, strict=False)
