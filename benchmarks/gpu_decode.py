@@ -208,7 +208,7 @@ def costs(exe: Executable, device, batch: dict) -> list[tuple[str, int, float]]:
 
     def time_without(skipped: set[int]) -> float:
         kept = [item for number, item in enumerate(launches) if number not in skipped]
-        return lab.median_us(device, CudaPlan(device, kept, 0).capture(addresses), 15)
+        return lab.median_us(device, CudaPlan(device, kept).capture(addresses), 15)
 
     whole = time_without(set())
     rows = [

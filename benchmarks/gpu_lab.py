@@ -246,7 +246,7 @@ class Sequence:
         for owner, launch in self.items:
             (only,) = owner.module.plan([launch])._launches
             prepared.append(only)
-        return CudaPlan(self.device, prepared, 0), np.array(self.addresses, np.uint64)
+        return CudaPlan(self.device, prepared), np.array(self.addresses, np.uint64)
 
     def capture(self):
         plan, addresses = self.plan()

@@ -1,6 +1,6 @@
 """Check the kernels of a Llama-8B layer against torch, and search their schedules, on one GPU.
 
-    python benchmarks/gpu_search.py OUT [check gemv chain attention thin mid tiled prefill sample]
+    python benchmarks/gpu_search.py OUT [check gemv chain attention thin mid tiled copied ...]
 
 Each figure is the median of replays of a captured graph; weights rotate so that no cache helps.
 """
@@ -333,6 +333,24 @@ def prefill(device, kernels):
         print(f"   {2 * t * t * S.H * S.D / 1e6:.0f} MFLOP causal", flush=True)
 
 
+def copied(device, kernels):
+    """Tiles that the copy engine fetches: a program a tile, or as many programs as cores."""
+    sizes = [(128, 256, 64, 3, 8), (128, 256, 64, 4, 8), (128, 128, 64, 4, 8), (128, 128, 64, 5, 4)]
+    sizes += [(64, 256, 64, 4, 4), (64, 128, 64, 6, 4), (128, 64, 128, 4, 4), (256, 128, 64, 3, 8)]
+    for name in ("qkv", "o", "gated", "down", "head"):
+        before = name not in ("o", "down")
+        space = [
+            DotSchedule(
+                bm, bn, bk, False, before, num_warps=warps, num_stages=stages,
+                has_tiles=True, programs=programs,
+            )
+            for bm, bn, bk, stages, warps in sizes
+            for programs in (0, lab.TARGET.num_cores)
+        ]  # fmt: skip
+        for t in (128, 256, 512, *((2048, 8192) if name != "head" else ())):
+            search(device, kernels, name, t, space, copies=2 if t > 512 or name == "head" else 4)
+
+
 def sample(device, kernels):
     """The sampler: against its reference's guarantees, and its time."""
     for rows in (1, 64):
@@ -357,7 +375,7 @@ def sample(device, kernels):
         RESULTS.setdefault("sample", {})[rows] = us
 
 
-SECTIONS = {f.__name__: f for f in (check, attention, thin, mid, tiled, prefill, sample)}
+SECTIONS = {f.__name__: f for f in (check, attention, thin, mid, tiled, copied, prefill, sample)}
 
 
 def main(out: str, wanted: list[str]) -> None:

@@ -157,13 +157,19 @@ def mod(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a % b
     if isinstance(b, int):
-        rest = _from_terms([(m, c % b) for m, c in _terms(a) if c % b])
+        _, rest = divided(a, b)
         if isinstance(rest, int):
-            return rest % b
+            return rest
         return atom_dim(DimCall("mod", (rest, b)))
     if divide_exactly(a, b) is not None:
         return 0
     return atom_dim(DimCall("mod", (a, b)))
+
+
+def divided(a: Dim, b: int) -> tuple[Dim, Dim]:
+    """(q, r): a == q * b + r, term by term: the factors of r's terms are in [0, b)."""
+    terms = _terms(a)
+    return _from_terms([(m, c // b) for m, c in terms]), _from_terms([(m, c % b) for m, c in terms])
 
 
 def minimum(a: Dim, b: Dim) -> Dim:

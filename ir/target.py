@@ -43,6 +43,7 @@ class Target:
     # features
     matrix: tuple[MatrixOp, ...] = ()
     has_async_copies: bool = False  # from main into shared memory, past the registers
+    has_tile_copies: bool = False  # one instruction copies a tile of a matrix, or its part inside
     has_dependent_launch: bool = False  # a kernel may start before the one in front has ended
     march: str = ""  # what the C++ compiler is told (CPU)
     compute_dtype: DType = f32  # the activations' dtype that is fastest without losing range
@@ -137,7 +138,7 @@ TARGETS = {
         _cuda(
             "sm_90", 132, 227, bandwidth=4.26e12, rate=67e12 * _COMPUTED,
             matrix=_matrix(751e12, 823e12, *(MatrixOp(t, f32, 1284e12, 14) for t in _FLOAT8)),
-            dtypes=(f8e4m3,), has_dependent_launch=True,
+            dtypes=(f8e4m3,), has_tile_copies=True, has_dependent_launch=True,
         ),
         # B200: 8 TB/s, 75 TFLOP/s in float32, 2250 in halves, 4500 in bytes and float8
         _cuda(
@@ -146,7 +147,7 @@ TARGETS = {
                 2250e12 * _COMPUTED, 4500e12 * _COMPUTED,
                 *(MatrixOp(t, f32, 4500e12 * _COMPUTED) for t in _FLOAT8),
             ),
-            dtypes=(f8e4m3,), has_dependent_launch=True,
+            dtypes=(f8e4m3,), has_tile_copies=True, has_dependent_launch=True,
         ),
         # MI300X: 5.3 TB/s, 163 TFLOP/s in float32, 1307 in halves, 2615 in bytes; its float8 has
         # other values than ours (no negative zero)

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ..ir import abi
 from ..ir.errors import DeviceError
 from ..ir.fork_lock import tell_after_fork
+from ..ir.plan import aligned
 from ..ir.program import Kernel, Program
 from .device import Launch
 
@@ -58,19 +60,19 @@ class CudaModule:
     def plan(self, launches: Sequence[Launch]) -> "CudaPlan":
         """Prepare `launches`."""
         prepared = []
-        scratch = 0
         for launch in launches:
             kernel = launch.kernel
             grid = (*launch.grid, *(1,) * (3 - len(launch.grid)))
-            scratch = max(scratch, kernel.scratch_bytes * grid[0] * grid[1] * grid[2])
+            scratch = kernel.scratch_bytes * grid[0] * grid[1] * grid[2]
             types = kernel.options[abi.DIMS]
             dims = [
                 np.int32(value) if kind == "i32" else np.int64(value)
                 for value, kind in zip(launch.dims, types, strict=True)
             ]
             config = self._config(kernel, grid)
-            prepared.append((self._kernels[kernel.name], config, launch.buffers, dims, kernel))
-        return CudaPlan(self._device, prepared, scratch, keep=self)
+            function = self._kernels[kernel.name]
+            prepared.append((function, config, launch.buffers, dims, kernel, scratch))
+        return CudaPlan(self._device, prepared, keep=self)
 
     def _config(self, kernel: Kernel, grid: tuple[int, ...]) -> Any:
         pdl = bool(kernel.options.get(abi.PDL))
@@ -88,12 +90,14 @@ class CudaModule:
 class CudaPlan:
     """Launches with all but the addresses fixed."""
 
-    def __init__(self, device: Any, launches: list[tuple], scratch_bytes: int, keep: Any = None):
+    def __init__(self, device: Any, launches: list[tuple], keep: Any = None):
         self._device, self._launches, self._keep = device, launches, keep  # `keep` stays loaded
-        self._scratch = (
-            device.allocate(scratch_bytes, "kernels' scratch") if scratch_bytes else None
-        )
-        self._used = np.unique([b for _, _, buffers, _, _ in launches for b in buffers]).astype(int)
+        # each has scratch memory of its own: the next may start to write before one has ended
+        *begins, size = accumulate((aligned(item[-1]) for item in launches), initial=0)
+        self._scratch = device.allocate(size, "kernels' scratch") if size else None
+        base = self._scratch.address if self._scratch is not None else 0
+        self._scratch_at = [base + b if it[-1] else 0 for b, it in zip(begins, launches)]
+        self._used = np.unique([b for item in launches for b in item[2]]).astype(int)
 
     def _check(self, addresses: np.ndarray) -> list[int]:
         used = addresses[self._used]
@@ -107,18 +111,16 @@ class CudaPlan:
             )
         return addresses.tolist()
 
-    def _arguments(self, at: list[int], item: tuple) -> list:
-        _, _, buffers, dims, kernel = item
+    def _arguments(self, at: list[int], item: tuple, scratch: int) -> list:
+        _, _, buffers, dims, kernel, _ = item
         # Triton's kernels end in pointers of their own: scratch memory first, then unused ones
-        hidden = [0] * kernel.options.get(abi.HIDDEN, 0)
-        if hidden and self._scratch is not None:
-            hidden[0] = self._scratch.address
-        return [*(at[b] for b in buffers), *dims, *hidden]
+        hidden = [scratch, *(0,) * kernel.options.get(abi.HIDDEN, 0)]
+        return [*(at[b] for b in buffers), *dims, *hidden[: kernel.options.get(abi.HIDDEN, 0)]]
 
     def _launch_all(self, stream: Any, at: list[int]) -> None:
         launch = self._device.core.launch
-        for item in self._launches:
-            launch(stream, item[1], item[0], *self._arguments(at, item))
+        for item, scratch in zip(self._launches, self._scratch_at):
+            launch(stream, item[1], item[0], *self._arguments(at, item, scratch))
 
     def run(self, addresses: np.ndarray) -> None:
         """Make the launches; returns before they are done."""
@@ -132,10 +134,10 @@ class CudaPlan:
         at = self._check(addresses)
         options = device.core.EventOptions(timing_enabled=True)
         times = []
-        for item in self._launches:
+        for item, scratch in zip(self._launches, self._scratch_at):
             device.synchronize()
             start = device.stream.record(options=options)
-            device.core.launch(device.stream, item[1], item[0], *self._arguments(at, item))
+            device.core.launch(device.stream, item[1], item[0], *self._arguments(at, item, scratch))
             stop = device.stream.record(options=options)
             stop.sync()
             times.append((stop - start) / 1000)

@@ -12,7 +12,7 @@ from ...ir.target import Target
 from ...ir.types import f32
 from ..cost import scaled
 from ..elements import index_facts, loads_of
-from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of
+from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype
 from .template import (
     STAGES,
     WARPS,
@@ -27,6 +27,7 @@ from .template import (
 
 RESERVED = 3072  # bytes of shared memory for barriers and the joining of warps
 FULL = 80  # programs that keep an H200's 132 multiprocessors busy with reading w
+PERSISTENT = 8192  # elements of k
 WORTH_A_CUT = 2048  # elements of k: no search found a gain in cutting shorter rows
 THIN = ((2, 16), (17, 64))  # rows for which rows of w take the long side of a tile
 
@@ -61,6 +62,8 @@ class GemvSchedule(Schedule):
 class DotSchedule(Schedule):
     """Matrix-unit tiles. `is_swapped`: rows of w take the matrix unit's long side (few rows of x).
 
+    `has_tiles`: operands that lie as matrices are fetched in whole tiles, where the target can.
+    `programs`: that many at most, each of which makes tiles until none is left; 0: one a tile.
     `materialize`: x and the row statistics are computed by a launch before. `split_k` > 1: that
     many partial sums, added in order by a launch after.
     """
@@ -84,6 +87,8 @@ class DotSchedule(Schedule):
     group: int = 8  # tiles of m that share tiles of w in the cache
     num_warps: int = 4
     num_stages: int = 3
+    has_tiles: bool = False
+    programs: int = 0
 
 
 def contract_defaults(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
@@ -114,9 +119,10 @@ def contract_defaults(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Buc
         table = [
             (0, 1, one),
             *((lo, hi, thin_schedule(part, facts, target, hi)) for lo, hi in THIN),
-            (65, 128, tiled_schedule(part, facts, target, 128)),
-            (129, 512, tiled_schedule(part, facts, target, 512)),
-            (513, None, tiled_schedule(part, facts, target, None)),
+            (65, 128, tiled_schedule(kernel, facts, target, 128)),
+            (129, 256, tiled_schedule(kernel, facts, target, 256)),
+            (257, 512, tiled_schedule(kernel, facts, target, 512)),
+            (513, None, tiled_schedule(kernel, facts, target, None)),
         ]
     return rows, clip(table, facts, rows)
 
@@ -187,6 +193,11 @@ def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotS
     prologue = has_prologue(part)
     if not has_room(target):
         return DotSchedule(bm, 64, 64, True, prologue, num_warps=4, num_stages=2)
+    turns = facts.hint(part.n.extent) * len(part.ws) // (128 * target.num_cores)
+    if turns >= 4 and can_copy_tiles(part, target):
+        # programs that go on to the next tile lose less than a start for each
+        wide = DotSchedule(bm, 128 // len(part.ws), 128, True, prologue, num_stages=4)
+        return fitted(part, target, replace(wide, has_tiles=True, programs=target.num_cores))
     if prologue and not part.phases and bm == 16:
         # recomputing x in every program costs less than a launch; wide steps hide it
         return fitted(part, target, DotSchedule(bm, 64, 256, True, num_stages=4))
@@ -194,11 +205,17 @@ def thin_schedule(part: Contract, facts: Facts, target: Target, bm: int) -> DotS
     return fitted(part, target, DotSchedule(bm, 64, 128, True, prologue, split, num_stages=5))
 
 
-def tiled_schedule(part: Contract, facts: Facts, target: Target, most: int | None) -> DotSchedule:
+def tiled_schedule(
+    kernel: LoopKernel, facts: Facts, target: Target, most: int | None
+) -> DotSchedule:
     """Up to `most` rows of x."""
+    (part,) = kernel.parts
     prologue = has_prologue(part)
     if not has_room(target):
         return DotSchedule(128, 64, 32, False, prologue, num_warps=4, num_stages=2)
+    lacks = most == 128 and lacks_programs(part, facts, target, 64)
+    if can_copy_tiles(part, target) and not lacks:
+        return fetching_schedule(kernel, facts, target, most)
     if len(part.ws) > 1:
         stages = 3 if most is None else 4
         wide = DotSchedule(128, 128, 64, False, prologue, num_warps=8, num_stages=stages)
@@ -207,9 +224,47 @@ def tiled_schedule(part: Contract, facts: Facts, target: Target, most: int | Non
     elif most > 128:
         wide = DotSchedule(64, 128, 64, False, prologue, num_warps=4, num_stages=4)
     else:
-        split = 2 if lacks_programs(part, facts, target, 64) else 1
-        wide = DotSchedule(128, 64, 128, False, prologue, split, num_warps=8, num_stages=4)
+        wide = DotSchedule(128, 64, 128, False, prologue, 1 + lacks, num_warps=8, num_stages=4)
     return fitted(part, target, wide)
+
+
+# Tiles of copied operands, and what one costs beside one of 128 x 128: searched for on an H200
+FETCHED = (
+    (DotSchedule(128, 256, 64, num_warps=8, num_stages=4, has_tiles=True), 1.87),
+    (DotSchedule(128, 128, 64, num_warps=4, num_stages=5, has_tiles=True), 1.0),
+    (DotSchedule(128, 64, 128, num_warps=4, num_stages=4, has_tiles=True), 0.66),
+)
+
+
+def fetching_schedule(
+    kernel: LoopKernel, facts: Facts, target: Target, most: int | None
+) -> DotSchedule:
+    """Up to `most` rows of x, where whole tiles are copied: those that fill the cores best.
+
+    A turn of all cores takes as long as one tile; what is left of the last turn is lost.
+    """
+    (part,) = kernel.parts
+    n, rows, ws = facts.hint(part.n.extent), most or 1 << 13, len(part.ws)
+    prologue = has_prologue(part)
+
+    def cost(choice: tuple[DotSchedule, float]) -> float:
+        schedule, each = choice
+        tiles = ceildiv(rows, schedule.bm) * ceildiv(n * ws, schedule.bn)
+        return ceildiv(tiles, target.num_cores) * each
+
+    best, _ = min(FETCHED, key=cost)
+    if ws > 1:  # each has half of the tile's columns
+        best = replace(best, bn=best.bn // ws if best.bn == 256 else best.bn, num_warps=8)
+    stored = max(kernel.params[store.param].type.dtype.nbytes for store in part.stores)
+    if most is None and ws == 1 and stored <= 2 and facts.hint(part.k.extent) <= PERSISTENT:
+        # the next tile's operands come while one is written; long sums gain more by a stage
+        best = replace(best, num_stages=3, programs=target.num_cores)
+    return fitted(part, target, replace(best, materialize=prologue), stored)
+
+
+def can_copy_tiles(part: Contract, target: Target) -> bool:
+    """Whether operands are worth copying in tiles: halves, which feed the unit as they are."""
+    return target.has_tile_copies and feed_dtype(part.x_dtype, part.w_dtype).bits == 16
 
 
 def lacks_programs(part: Contract, facts: Facts, target: Target, bn: int) -> bool:
@@ -219,13 +274,15 @@ def lacks_programs(part: Contract, facts: Facts, target: Target, bn: int) -> boo
     return is_idle and isinstance(k, int) and k % 256 == 0 and k >= WORTH_A_CUT
 
 
-def fitted(part: Contract, target: Target, schedule: DotSchedule) -> DotSchedule:
-    """With as many stages as fit into shared memory."""
+def fitted(part: Contract, target: Target, schedule: DotSchedule, stored: int = 4) -> DotSchedule:
+    """With as many stages as fit into shared memory; `stored`: bytes of a result's element."""
     op = target.matrix_op(part.x_dtype, part.w_dtype)
     width = max(d.nbytes for d in (part.x_dtype, part.w_dtype, *([op.operand] if op else [])))
     stage = (schedule.bm + schedule.bn * len(part.ws)) * schedule.bk * width
-    stages = max(min(schedule.num_stages, (target.shared_bytes - RESERVED) // stage), 1)
-    return replace(schedule, num_stages=stages)
+    room = target.shared_bytes - RESERVED
+    if schedule.programs:  # the next tile's operands arrive while this one is stored
+        room -= schedule.bm * schedule.bn * stored
+    return replace(schedule, num_stages=max(min(schedule.num_stages, room // stage), 1))
 
 
 def has_prologue(part: Contract) -> bool:

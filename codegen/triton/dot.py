@@ -8,12 +8,13 @@ neighbouring programs share tiles of w in the cache.
 from ...ir.dim import Dim, ceildiv, floordiv, minimum, product
 from ...ir.types import f8e4m3, f8e5m2, f32
 from ..elements import loads_of
-from ..loops import SUM, Contract, Element, LoopKernel, accumulator_of, feed_dtype
+from ..loops import SUM, Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype
 from ..templates.contract_schedules import DotSchedule, as_loaded
 from ..templates.template import power_of_2
 from .elements import AxisVar, Env, Val, group_axes
 from .launch import Context, Emitter
 from .names import value_type
+from .tiles import Matrix, matrix_of
 
 FLOAT8_TYPES = {f8e4m3: "tl.float8e4nv", f8e5m2: "tl.float8e5"}  # as matrix units take them
 
@@ -47,6 +48,8 @@ class DotEmitter(Emitter):
         self.feed = feed_dtype(part.x_dtype, part.w_dtype) if op is None else op.operand
         if context.interpret and self.feed.is_float:
             self.feed = f32
+        self.matrices: dict[Load, tuple[Matrix, str]] = {}
+        self.starts: dict[str, str] = {}  # axis -> where the tile starts on it
         self.eviction = {
             load.param: "evict_first"
             for w in part.ws
@@ -69,8 +72,34 @@ class DotEmitter(Emitter):
     def emit(self) -> tuple[Dim, ...]:
         part, body, schedule = self.part, self.body, self.schedule
         body.start_dependents()
-        (self.place if part.group is None else self.place_in_group)()
+        if schedule.has_tiles:
+            self.describe_tiles()
+        tiles = tiles_of_rows(part, schedule.bm) * ceildiv(part.n.extent, schedule.bn)
+        batch = product(a.extent for a in part.batch)
+        if schedule.programs and part.group is None:
+            body.wait()
+            total = self.scalars.dim(tiles * batch).text
+            axes = [a.name for a in (*part.batch, part.m, part.n)]
+            loop = f"tl.range(tl.program_id(0), {total}, tl.num_programs(0), flatten=True)"
+            with body.block(f"for tile in {loop}:", axes):
+                each = self.scalars.dim(tiles).text
+                if part.batch:
+                    self.place(f"tile % {each}", f"tile // {each}")
+                else:
+                    self.place("tile", "")
+                self.tile()
+            return (minimum(tiles * batch, schedule.programs),)
+        if part.group is None:
+            self.place("tl.program_id(0)", "tl.program_id(1)")
+        else:
+            self.place_in_group()
         body.wait()
+        self.tile()
+        return tiles, batch
+
+    def tile(self) -> None:
+        """Make one tile of the result, at `self.fixed`."""
+        part, body, schedule = self.part, self.body, self.schedule
         accs = [f"acc{i}" for i in range(len(part.ws))]
         stats = [body.fresh("stat") for _ in part.stats]
         for acc in accs:
@@ -84,35 +113,61 @@ class DotEmitter(Emitter):
         with body.block(f"for at in range(0, {extent}, {schedule.bk}):", [part.k.name]):
             self.step(accs, stats)
         self.epilogue(accs, stats)
-        tiles = tiles_of_rows(part, schedule.bm) * ceildiv(part.n.extent, schedule.bn)
-        return tiles, product(a.extent for a in part.batch)
 
-    def place(self) -> None:
-        """Which tile this program makes: `self.fixed` has the axes of the result."""
+    def describe_tiles(self) -> None:
+        """The operands that are matrices in memory, of which whole tiles are fetched."""
+        part, schedule = self.part, self.schedule
+        sides = [(part.m, schedule.bm, [part.x]), (part.n, schedule.bn, part.ws)]
+        for own, size, elements in sides[part.group is not None :]:  # rows of groups are scattered
+            for load in filter(None, map(as_loaded, elements)):
+                tile = size, schedule.bk
+                matrix = matrix_of(load, own, part.k, tile, self.kernel, self.facts)
+                if matrix is None:
+                    continue
+                rows, columns = (self.scalars.dim(d).text for d in matrix.shape)
+                block = list(tile[::-1] if matrix.is_turned else tile)
+                self.matrices[load] = (
+                    matrix,
+                    self.body.name(
+                        f"tl.make_tensor_descriptor(p{load.param}, [{rows}, {columns}], "
+                        f"[{columns}, 1], {block})",
+                        prefix="matrix",
+                    ),
+                )
+
+    def place(self, tile: str, batch: str) -> None:
+        """Where the tile lies: `self.fixed` has the axes of the result."""
         part, body, schedule = self.part, self.body, self.schedule
-        pid = body.name("tl.program_id(0)", prefix="pid")
+        axes = frozenset([part.m.name, part.n.name])
+        pid = body.name(tile, axes, prefix="pid")
         tiles_m = self.scalars.dim(ceildiv(part.m.extent, schedule.bm)).text
         tiles_n = self.scalars.dim(ceildiv(part.n.extent, schedule.bn)).text
         if schedule.is_swapped or tiles_m == "1":
             # tiles of m that read one tile of w run side by side
-            pid_m = body.name(f"{pid} % {tiles_m}", prefix="pid")
-            pid_n = body.name(f"{pid} // {tiles_m}", prefix="pid")
+            pid_m = body.name(f"{pid} % {tiles_m}", axes, prefix="pid")
+            pid_n = body.name(f"{pid} // {tiles_m}", axes, prefix="pid")
         else:
             group = schedule.group
             width = body.name(f"{group} * {tiles_n}", prefix="width")
-            first = body.name(f"({pid} // {width}) * {group}", prefix="first")
-            size = body.name(f"tl.minimum({tiles_m} - {first}, {group})", prefix="size")
-            pid_m = body.name(f"{first} + ({pid} % {width}) % {size}", prefix="pid")
-            pid_n = body.name(f"({pid} % {width}) // {size}", prefix="pid")
+            first = body.name(f"({pid} // {width}) * {group}", axes, prefix="first")
+            size = body.name(f"tl.minimum({tiles_m} - {first}, {group})", axes, prefix="size")
+            pid_m = body.name(f"{first} + ({pid} % {width}) % {size}", axes, prefix="pid")
+            pid_n = body.name(f"({pid} % {width}) // {size}", axes, prefix="pid")
+        self.starts = {
+            axis.name: body.name(f"{pid} * {size}", axes, prefix="start")
+            for axis, pid, size in ((part.m, pid_m, schedule.bm), (part.n, pid_n, schedule.bn))
+        }
         self.fixed = {
-            axis.name: self.scalars.span(f"{pid} * {size}", size, dim, axis.extent, prefix)
-            for axis, pid, size, dim, prefix in (
-                (part.m, pid_m, schedule.bm, self.m_dim, "m"),
-                (part.n, pid_n, schedule.bn, self.n_dim, "n"),
+            axis.name: self.scalars.span(
+                self.starts[axis.name], size, dim, axis.extent, prefix, axes
+            )
+            for axis, size, dim, prefix in (
+                (part.m, schedule.bm, self.m_dim, "m"),
+                (part.n, schedule.bn, self.n_dim, "n"),
             )
         }
         if part.batch:
-            index = body.name("tl.program_id(1)", prefix="b")
+            index = body.name(batch, axes, prefix="b")
             self.fixed |= self.scalars.split(part.batch, AxisVar(index))
 
     def place_in_group(self) -> None:
@@ -140,8 +195,9 @@ is_mine = lane == group
 place = tl.sum(tl.where(is_mine, starts, 0), 0) + tile * {bm} + tl.arange(0, {bm}){column}
 inside = place < tl.sum(tl.where(is_mine, ends, 0), 0)
 row = tl.load(p{group.order} + place, mask=inside, other=0)""")
-        start = f"pid // {tiles_m} * {schedule.bn}"
+        start = body.name(f"pid // {tiles_m} * {schedule.bn}", prefix="start")
         columns = self.scalars.span(start, schedule.bn, self.n_dim, part.n.extent, "n")
+        self.starts = {part.n.name: start}
         self.fixed = {
             group.axis.name: AxisVar("group"),
             part.m.name: AxisVar("row", frozenset([self.m_dim]), "inside"),
@@ -177,9 +233,12 @@ row = tl.load(p{group.order} + place, mask=inside, other=0)""")
         """The operand in the dtype the matrix unit takes."""
         load = as_loaded(element)
         if load is not None:
-            raw = env.raw_load(load)
-            if self.part.k.name not in raw.axes:  # its mask says nothing of k then
-                raw = env.inside(self.part.k, raw)
+            if load in self.matrices:
+                raw = self.fetched(env, *self.matrices[load])
+            else:
+                raw = env.raw_load(load)
+                if self.part.k.name not in raw.axes:  # its mask says nothing of k then
+                    raw = env.inside(self.part.k, raw)
             stored = self.kernel.params[load.param].type.dtype
             value = env.to(raw, stored, self.feed)
         else:
@@ -188,6 +247,22 @@ row = tl.load(p{group.order} + place, mask=inside, other=0)""")
         if self.feed in FLOAT8_TYPES:  # bytes so far: see float8.py
             text = self.body.name(f"{text}.to({FLOAT8_TYPES[self.feed]}, bitcast=True)", value.axes)
         return text
+
+    def fetched(self, env: Env, matrix: Matrix, name: str) -> Val:
+        """A tile of an operand by one copy: what lies outside the matrix is 0."""
+        own, k = matrix.own, self.part.k.name
+        along = (k, own) if matrix.is_turned else (own, k)
+        starts = {k: "at", **self.starts}
+        rows, columns = (
+            f"({starts[axis]} + {env.dim(at).text}).to(tl.int32)"
+            for axis, at in zip(along, matrix.at)
+        )
+        text = f"{name}.load([{rows}, {columns}])"
+        own_dim = self.m_dim if own == self.part.m.name else self.n_dim
+        if own_dim != along.index(own):
+            text = f"tl.trans({text})"
+        axes = frozenset([own, k])
+        return Val(self.body.name(text, axes, "x"), axes, frozenset([0, 1]))
 
     def epilogue(self, accs: list[str], stats: list[str]) -> None:
         part = self.part

@@ -243,12 +243,12 @@ class Env:
     def split(self, axes: Sequence[Axis], flat: AxisVar) -> dict[str, AxisVar]:
         """Variables for `axes` from a flat index over them, the last axis fastest."""
         result = {}
-        rest = flat.text
+        rest, names = flat.text, frozenset(a.name for a in axes)
         for axis in reversed(axes[1:]):
             extent = self.dim(axis.extent).text
-            index = self.body.name(f"{rest} % {extent}", prefix="at")
+            index = self.body.name(f"{rest} % {extent}", names, "at")
             result[axis.name] = replace(flat, text=index)
-            rest = self.body.name(f"{rest} // {extent}", prefix="at")
+            rest = self.body.name(f"{rest} // {extent}", names, "at")
         if axes:
             result[axes[0].name] = replace(flat, text=rest)
         return result

@@ -81,6 +81,14 @@ def test_simplifications(dim, expected):
     assert dim() == expected
 
 
+@given(dim_expressions(), st.integers(1, 9))
+def test_a_dim_divides_term_by_term(dim, by):
+    quotient, rest = dims.divided(dim, by)
+    assert quotient * by + rest == dim
+    factors = [rest] if isinstance(rest, int) else [c for _, c in rest.terms]
+    assert all(0 <= c < by for c in factors)
+
+
 @given(dim_expressions(), dim_expressions(), numbers)
 def test_arithmetic_is_that_of_integers(x, y, values):
     at_x, at_y = evaluate(x, values), evaluate(y, values)

@@ -1,6 +1,7 @@
 """The NVIDIA device: what it says without one, how it launches (on a stand-in), and for real."""
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -203,6 +204,18 @@ def test_a_launch_passes_pointers_dims_and_what_triton_hides(fake):
     assert config.block == (128, 1, 1)
     assert config.programmatic_stream_serialization
     assert fake.driver.attributes == [(8, 100_000)]
+
+
+def test_each_launch_has_scratch_memory_of_its_own(fake):
+    """A kernel may start to write there before the one in front of it has ended."""
+    made = program()
+    kernels = {"k": replace(made.kernels["k"], scratch_bytes=100)}
+    made = replace(made, kernels=kernels)
+    plan = fake.device.load(made).plan([launch(made), launch(made)])
+    plan.run(np.array([160, 320], np.uint64))
+    first, second = (args[-2] for _, _, _, args in fake.core.launched)
+    assert first
+    assert second >= first + 100 * 7 * 2
 
 
 def test_a_captured_plan_launches_once_and_replays(fake):

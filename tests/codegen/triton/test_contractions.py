@@ -22,6 +22,8 @@ SCHEDULES = [
     GemvSchedule(2, 64, 1, rows=4, fold=2),
     DotSchedule(16, 16, 16, True),
     DotSchedule(16, 32, 64, False),
+    DotSchedule(16, 16, 32, True, has_tiles=True, programs=3),
+    DotSchedule(16, 16, 32, False, materialize=True, has_tiles=True, programs=2, group=2),
     DotSchedule(16, 16, 16, True, materialize=True),
 ]
 

@@ -59,24 +59,37 @@ def tile(bm, bn, bk, warps, stages, split=1, x_before=False):
     return DotSchedule(bm, bn, bk, False, x_before, split, num_warps=warps, num_stages=stages)
 
 
-def tall(stages=3, **more):
-    return tile(128, 256, 64, 8, stages, **more)
+def fetched(bn, programs=0, warps=4, stages=4, **more):
+    """128 rows of x against bn rows of w, both copied in tiles."""
+    made = tile(128, bn, 128 if bn == 64 else 64, warps, stages, **more)
+    return replace(made, has_tiles=True, programs=programs)
 
 
-def with_norm(first):
-    before = {"x_before": True}
-    return {
-        0: first, 2: thin(16, 256, 4), 17: thin(64, 128, 5, **before),
-        65: tile(128, 64, 128, 8, 4, **before), 129: tile(64, 128, 64, 4, 4, **before),
-        513: tall(**before),
-    }  # fmt: skip
+TALL, WIDE, SQUARE, NARROW = (
+    {"bn": 256, "warps": 8, "stages": 3, "programs": 132},
+    {"bn": 256, "warps": 8},
+    {"bn": 128, "stages": 5},
+    {"bn": 64},
+)
 
 
-def plain(first, split=1):
-    return {
-        0: first, 2: thin(16, 128, 5, split), 17: thin(64, 128, 5, split),
-        65: tile(128, 64, 128, 8, 4, split), 129: tile(64, 128, 64, 4, 4), 513: tall(),
-    }  # fmt: skip
+def rows_of(first, few, some, *many, **more):
+    """few: 2 to 16 rows, some: 17 to 64; many: 65 to 128, 129 to 256, 257 to 512, more."""
+    tiles = [m if isinstance(m, DotSchedule) else fetched(**m, **more) for m in many]
+    return dict(zip((0, 2, 17, 65, 129, 257, 513), (first, few, some, *tiles)))
+
+
+def plain(first, *many, split=1):
+    return rows_of(first, thin(16, 128, 5, split), thin(64, 128, 5, split), *many)
+
+
+def going_on(bm):
+    made = DotSchedule(bm, 128, 128, True, True, num_warps=4, num_stages=4)
+    return replace(made, has_tiles=True, programs=132)
+
+
+EVEN = {"bn": 128, "stages": 3, "programs": 132}
+HALVED = tile(128, 64, 128, 8, 4, 2)  # k is cut in two
 
 
 def single(first, rows):
@@ -84,23 +97,39 @@ def single(first, rows):
 
 
 SEARCHED = {
-    "qkv": (linear(6144, 4096, norm=True), with_norm(one(2, 4096, 1, 8))),
-    "head": (linear(128256, 4096, norm=True), with_norm(one(2, 4096, 1, 8))),
-    "o": (linear(4096, 4096), plain(one(2, 2048, 1, 8), split=2)),
-    "down": (linear(4096, 14336), plain(one(4, 2048, 4, 8), split=2)),
-    "14336": (linear(14336, 4096), plain(one(2, 4096, 1, 8))),
-    "960": (linear(960, 576), plain(one(2, 1024, 1, 4))),
-    "576": (linear(576, 576), plain(one(2, 1024, 1, 4))),
-    "1536 to 576": (linear(576, 1536), plain(one(2, 2048, 1, 8))),
-    "49152": (linear(49152, 576), plain(one(2, 1024, 1, 4))),
+    "qkv": (
+        linear(6144, 4096, norm=True),
+        rows_of(
+            one(2, 4096, 1, 8), thin(16, 256, 4), thin(64, 128, 5, x_before=True),
+            NARROW, SQUARE, WIDE, TALL, x_before=True,
+        ),
+    ),
+    "o": (
+        linear(4096, 4096),
+        plain(one(2, 2048, 1, 8), HALVED, NARROW, SQUARE, TALL, split=2),
+    ),
+    "down": (
+        linear(4096, 14336),
+        plain(one(4, 2048, 4, 8), HALVED, NARROW, SQUARE, WIDE, split=2),
+    ),
+    "head": (
+        linear(128256, 4096, norm=True),
+        {
+            0: one(2, 4096, 1, 8), 2: going_on(16), 17: going_on(64),
+            **dict.fromkeys((65, 129, 257), fetched(**WIDE, x_before=True)),
+            513: fetched(**TALL, x_before=True),
+        },
+    ),
+    "14336": (linear(14336, 4096), plain(one(2, 4096, 1, 8), SQUARE, WIDE, WIDE, TALL)),
+    "960": (linear(960, 576), plain(one(2, 1024, 1, 4), *[NARROW] * 3, TALL)),
+    "576": (linear(576, 1536), plain(one(2, 2048, 1, 8), *[NARROW] * 3, EVEN)),
+    "49152": (linear(49152, 576), plain(one(2, 1024, 1, 4), SQUARE, WIDE, WIDE, TALL)),
     "gated": (
         linear(14336, 4096, norm=True, gated=True),
-        {
-            0: one(2, 2048, 1, 8), 2: thin(16, 256, 3), 17: thin(64, 128, 4, x_before=True),
-            65: tile(128, 128, 64, 8, 4, x_before=True),
-            129: tile(128, 128, 64, 8, 4, x_before=True),
-            513: tile(128, 128, 64, 8, 3, x_before=True),
-        },
+        rows_of(
+            one(2, 2048, 1, 8), thin(16, 256, 3), thin(64, 128, 4, x_before=True),
+            *[{"bn": 128, "warps": 8}] * 4, x_before=True,
+        ),
     ),
     "f32 960": (linear(960, 576, f32), single(one(2, 1024, 1, 4), few(128, 4, 4))),
     "f32 576": (linear(576, 1536, f32), single(one(2, 2048, 1, 8), few(128, 4, 4))),
