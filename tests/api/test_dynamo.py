@@ -6,6 +6,7 @@ import threading
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from torch._dynamo.backends import registry
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.utils import counters
 
+from tilewright.api.dynamo_backend import _digest
 from tilewright.api.dynamo_backend import tilewright as backend
 from tilewright.ir.errors import OptionError, UnsupportedOp
 
@@ -61,6 +63,52 @@ def test_weights_are_those_of_the_call():
         model.second = nn.Linear(12, 3)
         model.register_buffer("shift", torch.ones(3))
         close(fast(CASE), model(CASE))
+
+
+def _sgd(weight):
+    weight.grad = torch.ones_like(weight) * 1e-3
+    torch.optim.SGD([weight], lr=0.5).step()
+
+
+WRITES = {
+    "in place": lambda w: w[3].mul_(1.5),
+    "one element of data": lambda w: w.data[201, 7].neg_(),
+    "data": lambda w: setattr(w, "data", w.data * 2),
+    "numpy": lambda w: np.copyto(w.detach().numpy()[:, 5], 1.0),
+    "optimizer": _sgd,
+    "rows change places": lambda w: w.copy_(w.roll(1, 0)),
+    "signs": lambda w: w.data.neg_(),
+}
+
+
+def test_whatever_writes_into_weights_is_seen():
+    model = nn.Linear(70, 301)  # longer than what a digest holds as it is
+    x = torch.randn(3, 70)
+    with torch.no_grad():
+        fast = compiled(model)
+        close(fast(x), model(x))
+        for name, write in WRITES.items():
+            before = fast(x)
+            write(model.weight)
+            assert not torch.equal(model(x), before), name
+            close(fast(x), model(x))
+        for assign in (False, True):
+            model.load_state_dict(nn.Linear(70, 301).state_dict(), assign=assign)
+            close(fast(x), model(x))
+    assert counters["tilewright"]["graphs"] == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool])
+@pytest.mark.parametrize("size", [0, 1, 65_152, 200_003])
+def test_a_digest_tells_values_apart(dtype, size):
+    values = (torch.arange(size) % 2).to(dtype)
+    same = _digest(values)
+    assert same == _digest(values.clone()) == _digest(values.repeat_interleave(2)[::2])
+    assert len(same) <= values.nbytes // 15 + 66_000
+    for place in {0, size // 2, size - 1} if size else ():
+        changed = values.clone()
+        changed[place] = 1 - changed[place].int()
+        assert _digest(changed) != same, place
 
 
 def test_layers_of_one_kind_share_a_graph():
