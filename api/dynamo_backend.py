@@ -37,7 +37,7 @@ from .compiled_variant import read_options
 from .machine import open_device, resolve_target
 
 MAX_PACKED = 64  # sets of weights that one graph keeps packed
-_SUMS, _SUMMED = 509, 16  # of a block in a digest: how many, and of how many words each
+_SUMS, _SUMMED = 509, 64  # of a block in a digest: how many, and of how many words each
 
 
 def tilewright(
