@@ -44,7 +44,7 @@ def build(
     graph = plan.graph
     encodings = choose_encodings(graph, target)
     ranges = Ranges(graph.facts, {} if kv is None else _made_by_engine(graph))
-    backend = _backend(target, progress, schedules) if backend is None else backend
+    backend = backend_for(target, progress, schedules) if backend is None else backend
     made = StepMaker(graph, target, backend, progress)
     names = buffer_names(graph)
     buffers = made.buffers
@@ -109,7 +109,10 @@ def _made_by_engine(graph: Graph) -> dict[Value, Range]:
     return {given[name]: found for name, found in ranges.items() if name in given}
 
 
-def _backend(target: Target, progress: Progress, schedules: Schedules) -> Backend:
+def backend_for(
+    target: Target, progress: Progress = unwatched, schedules: Schedules = UNTUNED
+) -> Backend:
+    """What collects and compiles the kernels of one program."""
     if target.is_gpu:
         from .triton.backend import TritonBackend
 

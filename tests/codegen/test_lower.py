@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
+from tilewright.autotune.reference import run_kernel
 from tilewright.codegen.loops import SUM
 from tilewright.codegen.lower import lower_group
 from tilewright.ir.builder import Builder
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.types import TensorType, bf16, f32, i32, i64
-
-from .interpret import run_kernel
 
 
 def random(rng, type: TensorType, sizes):

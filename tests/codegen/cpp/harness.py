@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tilewright.autotune.reference import run_kernel
 from tilewright.codegen.cpp.binary import compile_library
 from tilewright.codegen.cpp.emit import emit_kernel
 from tilewright.codegen.loops import LoopKernel
 from tilewright.ir import abi
 from tilewright.ir.dim import evaluate
 from tilewright.ir.target import cpu
-
-from ..interpret import run_kernel
 
 
 class TwStep(ctypes.Structure):

@@ -10,12 +10,11 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from tilewright.autotune.reference import run_kernel
 from tilewright.codegen.loops import LoopKernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
 from tilewright.ir.dim import evaluate
 from tilewright.ir.target import get_target
-
-from ..interpret import run_kernel
 
 WORKER = Path(__file__).with_name("interpret_worker.py")
 # dtypes that NumPy cannot save, and as what their bits are

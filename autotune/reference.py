@@ -1,12 +1,14 @@
-"""Runs loop IR with NumPy, in float64: what lowering is tested against, without an emitter."""
+"""Runs loop IR with NumPy, in float64: what kernels are held against, without an emitter."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from tilewright.codegen.loops import (
+from ..codegen.loops import (
     Apply,
+    Axis,
     Cast,
     Check,
     Const,
@@ -22,29 +24,46 @@ from tilewright.codegen.loops import (
     Select,
     Store,
 )
-from tilewright.codegen.templates import scatter
-from tilewright.codegen.templates.attention import Attention, Located
-from tilewright.codegen.templates.scan import RESULT, Scan
-from tilewright.codegen.templates.scatter import Scatter
-from tilewright.codegen.templates.sort import Sort
-from tilewright.ir.combine import reduced, scanned
-from tilewright.ir.dim import compile_dims, symbols_of
-from tilewright.ir.op import OPS
-from tilewright.ir.scalar import FUNCTIONS, evaluate_scalar
+from ..codegen.templates import scatter
+from ..codegen.templates.attention import Attention, Located
+from ..codegen.templates.scan import RESULT, Scan
+from ..codegen.templates.scatter import Scatter
+from ..codegen.templates.sort import Sort
+from ..ir.combine import reduced, scanned
+from ..ir.dim import compile_dims, symbols_of
+from ..ir.op import OPS
+from ..ir.scalar import FUNCTIONS, evaluate_scalar
+
+Places = Mapping[str, np.ndarray]  # axis -> which of its indices are computed
 
 
-def run_kernel(kernel: LoopKernel, buffers: list[np.ndarray], sizes: Mapping[str, int]) -> None:
-    """Run `kernel` on flat buffers (one a parameter), writing those it stores to."""
+def run_kernel(
+    kernel: LoopKernel,
+    buffers: Sequence[np.ndarray],
+    sizes: Mapping[str, int],
+    only: Places | None = None,
+) -> None:
+    """Run `kernel` on flat buffers (one a parameter), writing those it stores to.
+
+    `only` restricts axes that no part sums, sorts or scans over; what is not computed is not
+    written. Elements that are read are widened: floats to float64.
+    """
     for part in kernel.parts:
-        _Run(buffers, dict(sizes), kernel.records).part(part)
+        _Run(buffers, dict(sizes), kernel.records, only or {}).part(part)
 
 
 class _Run:
-    def __init__(self, buffers, sizes, records):
-        self.buffers, self.records = buffers, records
-        self.env: dict[str, np.ndarray | int] = sizes
+    def __init__(
+        self,
+        buffers: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        records: int | None,
+        only: Places,
+    ):
+        self.buffers, self.records, self.only = buffers, records, only
+        self.env: dict[str, Any] = dict(sizes)
         self.refs: dict[str, np.ndarray] = {}
-        self.mask = np.True_  # where a guarded side of a Select is live
+        self.mask: Any = np.True_  # where a guarded side of a Select is live
 
     def part(self, part) -> None:
         getattr(self, type(part).__name__.lower())(part)
@@ -53,8 +72,9 @@ class _Run:
         extents = [self.index(a.extent) for a in axes]
         for i, (axis, extent) in enumerate(zip(axes, extents)):
             shape = [1] * len(axes)
-            shape[i] = int(extent)
-            self.env[axis.name] = np.arange(extent).reshape(shape)
+            at = self.only.get(axis.name, np.arange(extent))
+            shape[i] = len(at)
+            self.env[axis.name] = at.reshape(shape)
 
     def index(self, dim):
         if isinstance(dim, int):
@@ -64,7 +84,7 @@ class _Run:
         bind.__globals__.update(min=np.minimum, max=np.maximum)
         return bind(*(self.env[n] for n in names))[0]
 
-    def element(self, e):
+    def element(self, e: Any) -> Any:
         match e:
             case Const(value=value):
                 return value
@@ -76,10 +96,10 @@ class _Run:
             case Ref(name=name):
                 return self.refs[name]
             case Cast(arg=arg, to=dtype):
-                value = np.asarray(self.element(arg))
+                made = np.asarray(self.element(arg))
                 if dtype.is_float:  # f32 is not rounded to: nothing is, but what is narrower
-                    return value.astype(dtype.numpy if dtype.bits < 32 else float).astype(float)
-                return value.astype(dtype.numpy)
+                    return made.astype(dtype.numpy if dtype.bits < 32 else float).astype(float)
+                return made.astype(dtype.numpy)
             case Apply(fn=fn, args=args):
                 values = [self.element(a) for a in args]
                 with np.errstate(all="ignore"):
@@ -98,8 +118,7 @@ class _Run:
                 self.bind_indirect(indirect)
                 at = self.index(offset)
                 live, at = np.broadcast_arrays(self.mask, at)
-                values = self.buffers[param][np.where(live, at, 0)]
-                return values
+                return widened(self.buffers[param][np.where(live, at, 0)])
         raise AssertionError(e)
 
     def check(self, e: Check):
@@ -108,6 +127,7 @@ class _Run:
         size = self.index(0 if e.size is None else e.size)
         at = np.where(value < 0, value + size, value) if e.wraps else value
         wrong = (value == 0) if e.size is None else (at < 0) | (at >= size)
+        assert self.records is not None
         for index in value[wrong & live].reshape(-1)[:1]:
             place = 2 * e.number
             self.buffers[self.records][place] = size + 1
@@ -130,8 +150,11 @@ class _Run:
         assert at.size == np.unique(at).size, "two points store to one element"
         target[at] = value.astype(target.dtype)
 
-    def shape(self, axes):
-        return tuple(int(self.index(a.extent)) for a in axes)
+    def shape(self, axes: Sequence[Axis]) -> tuple[int, ...]:
+        return tuple(
+            len(self.only[a.name]) if a.name in self.only else int(self.index(a.extent))
+            for a in axes
+        )
 
     def pointwise(self, part: Pointwise) -> None:
         self.grid(part.axes)
@@ -255,7 +278,7 @@ class _Run:
         )
         meta = [self.buffers[n] for n in (pages.table, pages.query_starts, pages.context_lens)]
         meta[0] = meta[0].reshape(seqs, -1)
-        assert part.heads is part.seen is part.bias is None, "masks and biases from positions"
+        assert not part.heads and not part.seen and not part.bias, "masks and biases of positions"
         attrs |= {"seen": None, "bias": None, "sink": None}
         found = OPS["paged_attention"].reference(q.swapaxes(0, 1), k, v, *meta, **attrs)
         self.buffers[part.out.param][out] = found.swapaxes(0, 1)
@@ -265,3 +288,8 @@ class _Run:
         given = [self.buffers[getattr(part, n)] for n in names]
         given[0] = given[0].reshape(-1, part.vocab)
         self.buffers[part.out][:] = OPS["sample"].reference(*given)
+
+
+def widened(values: np.ndarray) -> np.ndarray:
+    """Floats of any width as float64; what is no float as it is."""
+    return values if values.dtype.kind in "iub" else values.astype(np.float64)
