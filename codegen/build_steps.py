@@ -7,6 +7,7 @@ the same time share memory.
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..ir.abi import RECORD_BYTES, RECORD_WORDS
 from ..ir.dim import Dim, Symbol, maximum, symbol
@@ -34,6 +35,7 @@ from ..ir.types import TensorType, i64
 from .backend import Backend
 from .group import make_plan
 from .lower import Lowered, lower_group
+from .merge_axes import with_merged_axes
 from .templates import template_with
 
 VERSION = 1  # of generated code: part of every kernel's key
@@ -78,6 +80,8 @@ class StepMaker:
                     made += maker(self, node, names, base, name)
                 else:
                     low = lower_group(plan.graph, nodes, encodings, ranges)
+                    if self.target.is_gpu:  # on a CPU the outer axes are shared among threads
+                        low = replace(low, kernel=with_merged_axes(low.kernel))
                     args = [None if v is None else names[v] for v in low.values]
                     made += self.launches(low, name, args, base, _loc(nodes))
             except UnsupportedOp as error:

@@ -24,6 +24,7 @@ from .loops import (
     Part,
     Ref,
     Select,
+    Store,
 )
 
 # ---- parts ---------------------------------------------------------------------------------
@@ -103,6 +104,16 @@ def substituted(
         lambda e: refs.get(e.name, e) if isinstance(e, Ref) else e,
         lambda d: substitute(d, dims),
     )
+
+
+def substituted_store(
+    store: Store, dims: Mapping[str, Dim] = {}, refs: Mapping[str, Element] = {}
+) -> Store:
+    """The store with axes and named results replaced."""
+    guard = None if store.guard is None else substituted(store.guard, dims, refs)
+    indirect = tuple((n, substituted(e, dims, refs)) for n, e in store.indirect)
+    value = substituted(store.value, dims, refs)
+    return Store(store.param, substitute(store.offset, dims), value, indirect, guard)
 
 
 # ---- walks ---------------------------------------------------------------------------------

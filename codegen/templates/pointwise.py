@@ -5,22 +5,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...ir.dim import Dim, product
+from ...ir.facts import Facts
 from ...ir.graph import Node, Value
-from ...ir.indexing import linearize
+from ...ir.indexing import coefficient_of, linearize
 from ...ir.target import Target
 from ..cost import scaled
-from ..elements import index_facts
+from ..elements import index_facts, loads_of
 from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, LoopKernel, Pointwise, Store
 from .template import WARPS, Bucket, Schedule, Template, clip, declare_axes, powers_of_2
 
 FEW = 1 << 17  # elements, on sm_90, of which narrow programs leave fewer cores idle
+LEAST_RUN = 16  # neighbours along an axis that are worth a side of a tile
 
 
 @dataclass(frozen=True)
 class PointwiseSchedule(Schedule):
-    """Elements a program takes."""
+    """Elements a program takes: neighbours, or a square where reads and writes cross."""
 
     domain: ClassVar = {"block": powers_of_2(32, 8192), "num_warps": WARPS}
 
@@ -60,12 +62,31 @@ class PointwiseTemplate(Template):
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
         total = sum(map(self.points, kernel.parts))
         # few elements: more programs rather than wide ones
-        few = scaled(FEW, target)
-        table: list[Bucket] = [
-            (0, few, PointwiseSchedule(256, 4)),
-            (few + 1, None, PointwiseSchedule(1024, 4)),
-        ]
-        return total, clip(table, index_facts(kernel, ()), total)
+        few, facts = scaled(FEW, target), index_facts(kernel, ())
+        small, large = PointwiseSchedule(256, 4), PointwiseSchedule(1024, 4)
+        if any(crossing(part, facts) is not None for part in kernel.parts):
+            small, large = PointwiseSchedule(1024, 4), PointwiseSchedule(4096, 8)
+        table: list[Bucket] = [(0, few, small), (few + 1, None, large)]
+        return total, clip(table, facts, total)
+
+
+def crossing(part: Pointwise, facts: Facts) -> Axis | None:
+    """The axis along which neighbours are read where writes have theirs along the last; or None.
+
+    A transpose has one, and no order of its elements by one index suits both sides.
+    """
+    *outer, last = part.axes or (None,)
+    if not outer or facts.hint(last.extent) < LEAST_RUN:
+        return None
+    offsets = [load.offset for load in loads_of(part.stores)]
+    jumps = [offset for offset in offsets if coefficient_of(offset, last.name) not in (None, 0, 1)]
+    found = (
+        axis
+        for axis in reversed(outer)
+        if facts.hint(axis.extent) >= LEAST_RUN
+        and any(coefficient_of(offset, axis.name) == 1 for offset in jumps)
+    )
+    return next(found, None)
 
 
 def _plain_store(inliner: Inliner, output: Value) -> tuple[tuple[Axis, ...], Store]:

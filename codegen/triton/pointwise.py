@@ -1,12 +1,16 @@
-"""Pointwise: tiles of rows, or of the flattened iteration space; several parts share a launch."""
+"""Pointwise: tiles of rows, of the flattened iteration space, or across where reads cross writes.
+
+Several parts share a launch.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
 from ...ir.dim import Dim, ceildiv, product
-from ...ir.facts import Facts
 from ..loops import Axis, Pointwise
+from ..templates.pointwise import crossing
+from ..templates.template import power_of_2
 from .elements import AxisVar, Env
 from .launch import Emitter
 
@@ -36,9 +40,71 @@ class _Tile:
         """Tiles in all."""
         return ceildiv(product(a.extent for a in self.outer), self.rows or 1) * self.columns
 
+    def place(self, scalars: Env, at: str) -> tuple[dict[str, AxisVar], list[int]]:
+        """What stands for the axes in tile number `at`, and the tile's shape."""
+        body, width = scalars.body, self.width
+        if self.rows is None:
+            index = body.name(f"{at} * {width} + tl.arange(0, {width})", prefix="at")
+            mask = scalars.below(index, product(a.extent for a in self.inner), width)
+            return scalars.split(self.inner, AxisVar(index, frozenset([0]), mask)), [width]
+        columns = scalars.dim(self.columns).text
+        row = f"{at} // {columns} * {self.rows} + tl.arange(0, {self.rows})[:, None]"
+        column = f"{at} % {columns} * {width} + tl.arange(0, {width})[None, :]"
+        row, column = body.name(row, prefix="row"), body.name(column, prefix="at")
+        mask = scalars.below(row, product(a.extent for a in self.outer), self.rows)
+        axes = scalars.split(self.outer, AxisVar(row, frozenset([0]), mask))
+        axes |= scalars.split(self.inner, AxisVar(column, frozenset([1])))
+        return axes, [self.rows, width]
 
-def _tile(axes: Sequence[Axis], block: int, facts: Facts) -> _Tile:
-    """The widest tile of `block` elements; of equally wide ones the one with fewest inner axes."""
+
+@dataclass(frozen=True)
+class _Crossed:
+    """A program's elements: a rectangle of the axes `row`, along which neighbours are read, and
+    `column`, along which they are written. Triton turns what is read round in shared memory.
+    """
+
+    outer: Sequence[Axis]
+    row: Axis
+    column: Axis
+    rows: int
+    width: int
+
+    @property
+    def tiles(self) -> tuple[Dim, Dim]:
+        """Of one point of the outer axes: along rows, and along columns."""
+        return ceildiv(self.row.extent, self.rows), ceildiv(self.column.extent, self.width)
+
+    @property
+    def count(self) -> Dim:
+        """Tiles in all."""
+        return product((*(a.extent for a in self.outer), *self.tiles))
+
+    def place(self, scalars: Env, at: str) -> tuple[dict[str, AxisVar], list[int]]:
+        """What stands for the axes in tile number `at`, and the tile's shape."""
+        body = scalars.body
+        tall, wide = (scalars.dim(count).text for count in self.tiles)
+        rest = body.name(f"{at} // {wide}", prefix="at")
+        row, column = f"{rest} % {tall} * {self.rows}", f"{at} % {wide} * {self.width}"
+        outer = AxisVar(body.name(f"{rest} // {tall}", prefix="at"))
+        axes = scalars.split(self.outer, outer)
+        axes[self.row.name] = scalars.span(row, self.rows, 0, self.row.extent, "row")
+        axes[self.column.name] = scalars.span(column, self.width, 1, self.column.extent, "at")
+        return axes, [self.rows, self.width]
+
+
+def _tile(part: Pointwise, block: int, scalars: Env) -> _Tile | _Crossed:
+    """The widest tile of `block` elements; of equally wide ones the one with fewest inner axes.
+
+    Where reads cross writes, the squarest.
+    """
+    axes, facts = part.axes, scalars.facts
+    row = crossing(part, facts)
+    if row is not None:
+        *outer, column = (a for a in axes if a is not row)
+        side = 1 << (block.bit_length() - 1) // 2
+        width = min(side, power_of_2(facts.hint(column.extent)))
+        rows = min(block // width, power_of_2(facts.hint(row.extent)))
+        return _Crossed(outer, row, column, rows, block // rows)
     best = _Tile((), axes, None, block)
     widest = LEAST_WIDTH - 1
     for first in range(len(axes) - 1, 0, -1):
@@ -57,7 +123,7 @@ class PointwiseEmitter(Emitter):
         first: Dim = 0
         for number, part in enumerate(parts):
             assert isinstance(part, Pointwise)
-            tile = _tile(part.axes, self.schedule.block, self.facts)
+            tile = _tile(part, self.schedule.block, scalars)
             if len(parts) == 1:
                 _part(scalars, part, tile, "pid")
                 return (tile.count,)
@@ -70,25 +136,13 @@ class PointwiseEmitter(Emitter):
         return (first,)
 
 
-def _part(scalars: Env, part: Pointwise, tile: _Tile, at: str) -> None:
-    body, total = scalars.body, product(a.extent for a in part.axes)
-    if not scalars.facts.fits_32_bits(total + tile.width * (tile.rows or 1)):
+def _part(scalars: Env, part: Pointwise, tile: _Tile | _Crossed, at: str) -> None:
+    # with what lies past the ends in the last tiles
+    total = product(a.extent for a in part.axes) + tile.width * (tile.rows or 1)
+    if not scalars.facts.fits_32_bits(total):
         at = f"{at}.to(tl.int64)"
-    if tile.rows is None:
-        index = body.name(f"{at} * {tile.width} + tl.arange(0, {tile.width})", prefix="at")
-        mask = scalars.below(index, total, tile.width)
-        axes = scalars.split(tile.inner, AxisVar(index, frozenset([0]), mask))
-        shape = [tile.width]
-    else:
-        columns = scalars.dim(tile.columns).text
-        row = f"{at} // {columns} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]"
-        column = f"{at} % {columns} * {tile.width} + tl.arange(0, {tile.width})[None, :]"
-        row, column = body.name(row, prefix="row"), body.name(column, prefix="at")
-        mask = scalars.below(row, product(a.extent for a in tile.outer), tile.rows)
-        axes = scalars.split(tile.outer, AxisVar(row, frozenset([0]), mask))
-        axes |= scalars.split(tile.inner, AxisVar(column, frozenset([1])))
-        shape = [tile.rows, tile.width]
+    axes, shape = tile.place(scalars, at)
     if not part.axes:  # a single element
         shape = []
-    env = Env(body, scalars.kernel, part.axes, axes, shape)
+    env = Env(scalars.body, scalars.kernel, part.axes, axes, shape)
     env.write(part.stores)
