@@ -1,14 +1,14 @@
 """Kernels over rows: phases of reductions over one axis, then stores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...ir.axes import combined_axes
-from ...ir.dim import Dim, product
+from ...ir.dim import Dim, ceildiv, product
 from ...ir.facts import Facts
 from ...ir.graph import Node, Value
-from ...ir.indexing import delinearize
+from ...ir.indexing import coefficient_of, delinearize
 from ...ir.target import REFERENCE, Target
 from ...ir.types import i64
 from ..cost import scaled
@@ -34,29 +34,34 @@ from .template import (
     Bucket,
     Schedule,
     Template,
-    clip,
-    factor,
+    merged,
     power_of_2,
     powers_of_2,
+    settled,
     warps,
 )
 
-PERSISTENT = 16384  # the longest row that a program holds whole: a quarter of 65536 registers
-FEW_ROWS = 32  # longer rows, this few on sm_90, are each shared out among programs
+PERSISTENT = 32768  # the longest row that a program holds whole: half of 65536 registers
+PROGRAMS = 2112  # that keep sm_90 reading: 16 a core. Fewer long rows are cut, so that there are
+FEW_ROWS = (32, 256)  # bounds of buckets, on sm_90, of which each cuts its rows into as many pieces
+LONG = 16384  # what longer rows have more of is cut, in pieces of `LEAST_PIECE` at least
+LEAST_PIECE = {False: 512, True: 128}  # along a row, and across rows, where a program has many
+SWEPT, TILE = 8192, 4096  # elements that a program sweeps at once: of one row, and side by side
+ACROSS = (16, 128)  # neighbours across rows that fill what memory moves at once, and that suffice
 
 
 @dataclass(frozen=True)
 class ReduceSchedule(Schedule):
     """`rows` rows a program; the axis in one tile (`is_persistent`) or in steps of `block`.
 
-    `splits` > 1: each row is cut into that many equal pieces, joined by a launch after.
+    `splits` > 1: each row is cut into that many pieces, joined by a launch after.
     """
 
     domain: ClassVar = {
         "rows": powers_of_2(1, 128),
         "block": powers_of_2(1, PERSISTENT),
-        "num_warps": WARPS,
-        "splits": range(1, 65),
+        "num_warps": (*WARPS, 32),
+        "splits": range(1, PROGRAMS + 1),
     }
 
     rows: int
@@ -94,13 +99,17 @@ class ReduceTemplate(Template):
         facts = index_facts(kernel, ())
         rows = product(a.extent for a in part.rows)
         whole = reduce_schedule(part, facts, target)
-        splits = row_splits(part, target)
-        if splits is None:
+        if not can_split(part):
             return 0, [(0, None, whole)]
-        chunk = power_of_2(part.axis.extent // splits)
-        split = ReduceSchedule(1, chunk, True, warps(chunk), splits)
-        few = scaled(FEW_ROWS, target)
-        return rows, clip([(0, few, split), (few + 1, None, whole)], facts, rows)
+        if isinstance(rows, int):
+            return 0, [(0, None, cut(part, whole, rows, facts, target))]
+        table: list[Bucket] = []
+        first = 0
+        for few in FEW_ROWS:
+            most = scaled(few, target) * whole.rows
+            table.append((first, most, cut(part, whole, most, facts, target)))
+            first = most + 1
+        return settled(rows, merged([*table, (first, None, whole)]), facts)
 
 
 class _RowLowering:
@@ -190,46 +199,79 @@ def reduced(name: str, node: Node, count: Dim) -> Element:
 # ---- schedules ----------------------------------------------------------------------------
 
 
-def whole_row(target: Target) -> int:
-    """The longest row that a program holds in registers."""
-    return min(PERSISTENT, target.registers // 4)
-
-
-def row_splits(part: Reduce, target: Target) -> int | None:
-    """Into how many equal pieces a long row is cut; None where it cannot or need not be."""
-    extent, whole = part.axis.extent, whole_row(target)
-    if not isinstance(extent, int) or extent <= whole or not can_split(part):
-        return None
-    return next((s for s in range(64, 15, -1) if extent % s == 0 and extent // s <= whole), None)
-
-
 def reduce_schedule(part: Reduce, facts: Facts, target: Target = REFERENCE) -> ReduceSchedule:
     """One program a long row, several short rows a program."""
     low, high = facts.bounds(part.axis.extent)
-    is_strided, whole = _is_strided(part), whole_row(target)
-    if low == high and high is not None and high <= whole:
-        block = power_of_2(high)
-        rows = 1 if block >= 1024 else min(1024 // block, 128)
-        if is_strided:
-            rows = max(rows, min(32, whole // block))
-        return ReduceSchedule(rows, block, True, warps(rows * block))
-    if is_strided:
-        return ReduceSchedule(64, 64, False, 4)
+    length = power_of_2(high) if low == high and high is not None else None
+    # what is swept once need not be held
+    whole = min(LONG if can_split(part) else PERSISTENT, target.registers // 2)
+    if is_strided(part):
+        return _across_schedule(part, length, whole, facts, target)
+    most = target.max_threads // target.warp_size
+    if length is not None and length <= whole:
+        rows = 1 if length >= 1024 else min(1024 // length, 128)
+        count = warps(rows * length) if length <= LONG else 32
+        return ReduceSchedule(rows, length, True, min(count, most))
     likely = facts.hint(part.axis.extent)
-    block = min(max(power_of_2(likely), 128), 8192)
+    block = min(max(power_of_2(likely), 128), SWEPT)
     rows = 1 if block >= 1024 else 4
-    return ReduceSchedule(rows, block, False, warps(rows * block))
+    return ReduceSchedule(rows, block, False, min(warps(rows * block), most))
 
 
-def _is_strided(part: Reduce) -> bool:
+def _across_schedule(
+    part: Reduce, length: int | None, whole: int, facts: Facts, target: Target
+) -> ReduceSchedule:
+    """Neighbouring rows side by side, held where a second sweep would read them again."""
+    least, enough = ACROSS
+    count = power_of_2(facts.hint(product(a.extent for a in part.rows)))
+    pieces = 1
+    if can_split(part):
+        pieces = max(facts.hint(part.axis.extent) // LEAST_PIECE[True], 1)
+    elif length is not None and whole // length >= min(least, count):
+        rows = min(whole // length, max(TILE // length, least), count)
+        held = rows * length
+        return ReduceSchedule(rows, length, True, warps(held) if held <= LONG else 32)
+    # narrower where there are too few programs
+    rows = min(max(least, count * pieces // scaled(PROGRAMS, target)), enough, count)
+    rows = power_of_2(rows)
+    block = min(TILE // rows, length or TILE)
+    return ReduceSchedule(rows, block, block == length, warps(rows * block))
+
+
+def cut(
+    part: Reduce, whole: ReduceSchedule, rows: int, facts: Facts, target: Target
+) -> ReduceSchedule:
+    """The schedule `whole`, with rows in pieces where there are `rows` of them at most."""
+    length, is_across = facts.hint(part.axis.extent), is_strided(part)
+    programs = ceildiv(max(rows, 1), whole.rows)
+    splits = min(scaled(PROGRAMS, target) // programs, length // LEAST_PIECE[is_across])
+    if splits < 2 or not (is_across or length > LONG):
+        return whole
+    # equal pieces, where a number like that gives them
+    splits = next((s for s in range(splits, splits // 4, -1) if length % s == 0), splits)
+    if is_across:
+        return replace(whole, splits=splits)
+    block = power_of_2(piece_of(length, splits))
+    is_whole = isinstance(part.axis.extent, int) and block <= min(SWEPT, target.registers // 2)
+    block = block if is_whole else TILE
+    return ReduceSchedule(1, block, is_whole, warps(block), splits)
+
+
+def piece_of(extent: Dim, splits: int) -> Dim:
+    """Elements of one of `splits` pieces of a row: equal ones, or all but the last of 64s."""
+    if isinstance(extent, int) and extent % splits == 0:
+        return extent // splits
+    return 64 * ceildiv(extent, 64 * splits)
+
+
+def is_strided(part: Reduce) -> bool:
     """Whether neighbours along the last row axis, not along the axis, lie side by side."""
     if not part.rows:
         return False
     loads = loads_of(tuple(r.value for phase in part.phases for r in phase))
-    strides = [
-        (factor(x.offset, part.rows[-1].name), factor(x.offset, part.axis.name)) for x in loads
-    ]
-    return any(row == 1 and axis not in (0, 1) for row, axis in strides)
+    across, along = part.rows[-1].name, part.axis.name
+    steps = [(coefficient_of(x.offset, across), coefficient_of(x.offset, along)) for x in loads]
+    return any(row == 1 and step not in (0, 1) for row, step in steps)
 
 
 def can_split(part: Reduce) -> bool:

@@ -4,10 +4,13 @@ What Triton has a word for is reduced lane by lane and across lanes at the end. 
 scanned in order, so that it need be associative only, and its last lane is the result.
 """
 
+import sys
+from collections.abc import Sequence
+
 from ...ir.combine import Combine
-from ...ir.types import DType, bool_, f64, i32, u64
+from ...ir.types import DType, bool_, f32, f64, i32, u64
 from ..inline import combination
-from ..loops import LoopKernel, Reduction, Ref
+from ..loops import LARGEST, SUM, Apply, LoopKernel, Reduction, Ref, accumulated
 from .body import Body
 from .elements import Env, Val
 from .names import constant, value_type
@@ -28,6 +31,7 @@ class Fold:
     """A reduction that Triton has a word for."""
 
     helpers: tuple[str, ...] = ()  # functions that the kernel's module needs
+    any_order = True  # whether tiles may come in any order
 
     def __init__(self, body: Body, reduction: Reduction, shape: list[int], word: str):
         self.body, self.reduction, self.shape, self.word = body, reduction, shape, word
@@ -67,21 +71,64 @@ class Fold:
         return self.whole(self.acc, "")
 
 
+class SoftmaxFold(Fold):
+    """The largest m of v, and the sum of exp(v - m), in one sweep: the sum follows m as it grows.
+
+    Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, algorithm 3, lane by
+    lane. A lane starts at the lowest finite number, so that no difference of infinities is taken
+    before the end; where m is infinite or NaN the sum is NaN, as it is in two sweeps.
+    """
+
+    def begin(self) -> None:
+        kind, lowest = value_type(self.dtype), sys.float_info.max
+        if self.dtype == f32:
+            lowest = (2 - 2**-23) * 2.0**127
+        self.acc, self.sum = self.body.fresh("acc"), self.body.fresh("sum")
+        self.body.line(f"{self.acc} = tl.full({self.shape}, -{lowest}, {kind})")
+        self.body.line(f"{self.sum} = tl.zeros({self.shape}, {kind})")
+
+    def add(self, tile: str, at: str, axis: frozenset[str]) -> None:
+        body, acc, total = self.body, self.acc, self.sum
+        scale = body.name(f"tl.exp(-tl.abs({tile} - {acc}))", axis)
+        grown = f"{total} * {scale} + 1.0"
+        body.line(f"{total} = tl.where({tile} > {acc}, {grown}, {total} + {scale})")
+        super().add(tile, at, axis)
+
+    def result(self) -> str:
+        """The column of m; `total` is that of the sum, once m has a name."""
+        # of nothing but -inf nothing was counted
+        count = self.body.name(f"tl.sum({self.sum}, axis=1, keep_dims=True)")
+        top = self.body.name(self.whole(self.acc, ""))
+        return f'tl.where({count} == 0.0, float("-inf"), {top})'
+
+    def total(self, top: str) -> str:
+        """The column of sums, given that of m."""
+        return f"tl.sum({self.sum} * tl.exp({self.acc} - {top}), axis=1, keep_dims=True)"
+
+
 class PlaceFold(Fold):
     """Where the largest or smallest lies: the first index whose key is the largest."""
+
+    any_order = False
 
     def whole(self, tile: str, at: str) -> str:
         key = self.body.name(order_key(tile, self.dtype, self.word))
         return self._first(key, f"{at} + tl.zeros({self.shape}, tl.int32)")
 
+    @property
+    def kind(self) -> str:
+        """Integers that hold every key and one below all: those of float32 leave the lowest out."""
+        return "tl.int32" if self.dtype == f32 else "tl.int64"
+
     def begin(self) -> None:
         self.acc = self.body.fresh("acc")
-        self.body.line(f"{self.acc} = tl.full({self.shape}, {-(2**63)}, tl.int64)")
+        lowest = -(2**31) if self.dtype == f32 else -(2**63)
+        self.body.line(f"{self.acc} = tl.full({self.shape}, {lowest}, {self.kind})")
         self.body.line(f"{self.acc}_at = tl.zeros({self.shape}, tl.int32)")
 
     def add(self, tile: str, at: str, axis: frozenset[str]) -> None:
         body, acc = self.body, self.acc
-        key = f"({order_key(tile, self.dtype, self.word)}).to(tl.int64)"
+        key = f"({order_key(tile, self.dtype, self.word)}).to({self.kind})"
         if self.dtype == u64:  # in the order of signed numbers
             key = f"{key} ^ {-(2**63)}"
         key = body.name(key, axis)
@@ -103,6 +150,8 @@ class PlaceFold(Fold):
 
 class InOrder(Fold):
     """Any associative combine. The index, where it is wanted, goes along with the value."""
+
+    any_order = False
 
     def __init__(self, body: Body, reduction: Reduction, shape: list[int], kernel: LoopKernel):
         super().__init__(body, reduction, shape, f"combine_{reduction.name}")
@@ -141,8 +190,20 @@ class InOrder(Fold):
         return f"{value} != 0" if self.reduction.dtype == bool_ else value
 
 
-def fold_of(body: Body, reduction: Reduction, shape: list[int], kernel: LoopKernel) -> Fold:
-    """How `reduction` runs over tiles of `shape`."""
+def sum_beside(reduction: Reduction, following: Sequence[Sequence[Reduction]]) -> Reduction | None:
+    """The sum of exp(v - m) that the next phase makes, where `reduction` is the largest m of v."""
+    if reduction.combine != LARGEST or not reduction.value.dtype.is_float or not following:
+        return None
+    v = reduction.value
+    m = accumulated(reduction.name, v.dtype, LARGEST)
+    value = Apply("exp", (Apply("sub", (v, m), v.dtype),), v.dtype)
+    return next((r for r in following[0] if r.combine == SUM and r.value == value), None)
+
+
+def fold_of(
+    body: Body, reduction: Reduction, shape: list[int], kernel: LoopKernel, *, with_sum: bool
+) -> Fold:
+    """How `reduction` runs over tiles of `shape`, `with_sum` with that of `sum_beside`."""
     combine = reduction.combine
     word = _WORDS.get((combine.function, combine.identity))
     if combine.function in ("and", "or") and reduction.value.dtype != bool_:
@@ -151,7 +212,8 @@ def fold_of(body: Body, reduction: Reduction, shape: list[int], kernel: LoopKern
         word = None
     if word is None:
         return InOrder(body, reduction, shape, kernel)
-    return (PlaceFold if combine.picks_index else Fold)(body, reduction, shape, word)
+    kind = PlaceFold if combine.picks_index else SoftmaxFold if with_sum else Fold
+    return kind(body, reduction, shape, word)
 
 
 LAST = """

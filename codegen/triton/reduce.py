@@ -1,12 +1,15 @@
 """Reduce: rows against one axis, which fits a tile (persistent) or is swept a phase (looped)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 
-from ...ir.dim import Dim, ceildiv, product
+from ...ir.dim import Dim, ceildiv, product, symbols_of
 from ...ir.types import DType
+from ..elements import loads_of
 from ..loops import LoopKernel, Reduce, Reduction
 from ..templates.reduce import ReduceSchedule
-from .combine import Fold, fold_of
+from .combine import Fold, fold_of, sum_beside
 from .elements import AxisVar, Env, Val
 from .launch import Context, Emitter
 from .split_kernels import Piece, split_rows
@@ -50,35 +53,42 @@ class ReduceEmitter(Emitter):
             self.row_stores()
             tile.write(self.part.stores)
         else:
-            for phase in self.part.phases:
-                self.sweep(phase, lanes)
-            self.row_stores()
-            if self.part.stores:
-                with self.loop():
-                    tile = self.step(lanes)
-                    tile.write(self.part.stores)
+            self.sweep_all(lanes)
         return (ceildiv(total, rows),)
 
     # ---- the axis ----
 
-    def tile(self, index: str, mask: str | None) -> Env:
+    def tile(self, index: str, mask: str | None, eviction: str = "") -> Env:
         """Elements at rows x axis, the axis at `index`."""
         name = self.part.axis.name
         axes = {**self.rows, name: AxisVar(index, frozenset([AXIS]), mask)}
-        return self.env(axes, self.shape, self.refs)
+        policies = dict.fromkeys(self.own, eviction) if eviction else {}
+        return self.env(axes, self.shape, self.refs, policies)
 
-    def loop(self):
-        """The loop over the axis in steps; the step's start is `at`."""
-        extent = self.scalars.dim(self.part.axis.extent).text
-        header = f"for at in range(0, {extent}, {self.schedule.block}):"
-        return self.body.block(header, [self.part.axis.name])
+    @contextmanager
+    def loop(self, lanes: str, turn: int, last: int, *, may_go_back: bool = True) -> Iterator[Env]:
+        """Sweep number `turn` of 0 .. `last` over the axis; -> elements of its current step.
 
-    def step(self, lanes: str) -> Env:
-        """Elements of the current step of `loop`."""
-        name = frozenset([self.part.axis.name])
-        index = self.body.name(f"at + {lanes}", name, "col")
-        extent, block = self.part.axis.extent, self.schedule.block
-        return self.tile(index, self.scalars.below(index, extent, block, name))
+        Every other one goes back, over what the one before has just read: the cache holds that end.
+        """
+        goes_back = turn % 2 == 1 and may_go_back
+        name, extent, block = self.part.axis.name, self.part.axis.extent, self.schedule.block
+        depends, length = frozenset([name]), self.scalars.dim(extent).text
+        at = "back" if goes_back else "at"
+        with self.body.block(f"for {at} in range(0, {length}, {block}):", depends):
+            if goes_back:
+                self.body.line(f"at = ({length} - 1) // {block} * {block} - back")
+            index = self.body.name(f"at + {lanes}", depends, "col")
+            eviction = ("evict_first" if turn == last else "evict_last") if last else ""
+            yield self.tile(index, self.scalars.below(index, extent, block, depends), eviction)
+
+    @cached_property
+    def own(self) -> list[int]:
+        """Parameters of which each row has elements of its own."""
+        rows = {a.name for a in self.part.rows}
+        loads = [x for x in loads_of(self.part) if self.part.axis.name in symbols_of(x.offset)]
+        shared = {x.param for x in loads if rows and rows.isdisjoint(symbols_of(x.offset))}
+        return sorted({x.param for x in loads} - shared)
 
     # ---- reductions ----
 
@@ -96,9 +106,9 @@ class ReduceEmitter(Emitter):
         text = self.masked(tile, value, fold.dtype, fold.start)
         return text, tile.axes[self.part.axis.name].text
 
-    def fold(self, reduction: Reduction) -> Fold:
-        """How the reduction runs over tiles."""
-        fold = fold_of(self.body, reduction, self.shape, self.kernel)
+    def fold(self, reduction: Reduction, *, with_sum: bool = False) -> Fold:
+        """How the reduction runs over tiles, `with_sum` with the sum beside it."""
+        fold = fold_of(self.body, reduction, self.shape, self.kernel, with_sum=with_sum)
         self.helpers += "".join(h for h in fold.helpers if h not in self.helpers)
         return fold
 
@@ -107,17 +117,33 @@ class ReduceEmitter(Emitter):
         fold = self.fold(reduction)
         self.define(reduction, fold.whole(*self.prepared(tile, reduction, fold)))
 
-    def sweep(self, phase: Sequence[Reduction], lanes: str) -> None:
-        """One loop over the axis for all reductions of a phase."""
-        folds = [self.fold(reduction) for reduction in phase]
-        for fold in folds:
-            fold.begin()
-        with self.loop():
-            tile = self.step(lanes)
-            for reduction, fold in zip(phase, folds):
-                fold.add(*self.prepared(tile, reduction, fold), frozenset([self.part.axis.name]))
-        for reduction, fold in zip(phase, folds):
-            self.define(reduction, fold.result())
+    def sweep_all(self, lanes: str) -> None:
+        """A sweep for each phase, and one for the stores along the axis."""
+        phases = [list(phase) for phase in self.part.phases]
+        sums: dict[str, Reduction] = {}  # made along with the largest of their exponents
+        for phase, *following in (phases[i:] for i in range(len(phases))):
+            for reduction in phase:
+                if (found := sum_beside(reduction, following)) is not None:
+                    sums[reduction.name] = found
+                    following[0].remove(found)
+        phases = [phase for phase in phases if phase]
+        last = len(phases) - (not self.part.stores)
+        for turn, phase in enumerate(phases):
+            folds = [(self.fold(r, with_sum=r.name in sums), r) for r in phase]
+            for fold, _ in folds:
+                fold.begin()
+            is_free = all(fold.any_order for fold, _ in folds)
+            with self.loop(lanes, turn, last, may_go_back=is_free) as tile:
+                for fold, r in folds:
+                    fold.add(*self.prepared(tile, r, fold), frozenset([self.part.axis.name]))
+            for fold, r in folds:
+                self.define(r, fold.result())
+                if r.name in sums:
+                    self.define(sums[r.name], fold.total(self.refs[r.name].text))
+        self.row_stores()
+        if self.part.stores:
+            with self.loop(lanes, last, last) as tile:
+                tile.write(self.part.stores)
 
     def define(self, reduction: Reduction, text: str) -> None:
         """Make the reduction's result known by its name."""

@@ -6,9 +6,9 @@ Parameters past the kernel's own are workspaces: buffers that live between the l
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...ir.dim import substitute, symbol
+from ...ir.dim import Dim, substitute, symbol
 from ...ir.types import DType, TensorType, i32
-from ..elements import index_facts, substituted
+from ..elements import index_facts, substituted, substituted_store
 from ..loops import (
     Apply,
     Axis,
@@ -16,6 +16,7 @@ from ..loops import (
     Contract,
     Element,
     Grouping,
+    Index,
     Load,
     LoopKernel,
     Param,
@@ -24,6 +25,7 @@ from ..loops import (
     Reduce,
     Reduction,
     Ref,
+    Select,
     Store,
     accumulator_of,
     row_major,
@@ -31,7 +33,13 @@ from ..loops import (
 )
 from ..templates.contract_schedules import DotSchedule, GemvSchedule
 from ..templates.pointwise import PointwiseSchedule
-from ..templates.reduce import ReduceSchedule, can_split, reduce_schedule
+from ..templates.reduce import (
+    ReduceSchedule,
+    can_split,
+    is_strided,
+    piece_of,
+    reduce_schedule,
+)
 from ..templates.template import Schedule
 
 
@@ -95,7 +103,7 @@ def materialize(kernel: LoopKernel, schedule: Schedule) -> tuple[Piece, Piece]:
         x=Load(own, row * part.k.extent + at, widened(part.x_dtype)),
         stats=(),
         phases=(),
-        stores=tuple(_with_refs(s, refs) for s in part.stores),
+        stores=tuple(substituted_store(s, refs=refs) for s in part.stores),
     )
     return handed_on(kernel, before, (second, schedule), spaces, ("_x", ""))
 
@@ -139,7 +147,7 @@ def split_k(piece: Piece, splits: int) -> tuple[Piece, Piece]:
             total = Apply("add", (total, load), dtype)
         refs[f"acc{i}"] = total
     points = tuple(a for a in (*part.batch, part.m, part.n) if a.extent != 1)
-    second = Pointwise(points, tuple(_with_refs(s, refs) for s in part.stores))
+    second = Pointwise(points, tuple(substituted_store(s, refs=refs) for s in part.stores))
     sums = second, PointwiseSchedule(256, 4)
     return handed_on(
         kernel, (first, piece.schedule), sums, spaces, ("_k", "_sum"), piece.workspaces
@@ -195,19 +203,19 @@ def group_rows(piece: Piece) -> tuple[Piece, Piece]:
 
 
 def split_rows(kernel: LoopKernel, schedule: ReduceSchedule) -> tuple[Piece, Piece]:
-    """Reductions of equal pieces of each row, and a launch that joins the pieces in order."""
+    """Reductions of pieces of each row, and a launch that joins the pieces in order."""
     (part,) = kernel.parts
     splits = schedule.splits
     assert isinstance(part, Reduce)
     assert can_split(part), "only a single sweep can be cut"
-    assert isinstance(part.axis.extent, int)
-    assert part.axis.extent % splits == 0, "pieces of a row must be equal"
-    size = part.axis.extent // splits
+    extent, size = part.axis.extent, piece_of(part.axis.extent, splits)
     split = Axis("_split", splits)
-    rows = (*part.rows, split)
+    # neighbouring rows stay neighbours
+    rows = (split, *part.rows) if is_strided(part) else (*part.rows, split)
     row = row_major(rows)
     shape = tuple(a.extent for a in rows)
-    to = {part.axis.name: symbol("_split") * size + symbol(part.axis.name)}
+    at = symbol("_split") * size + symbol(part.axis.name)
+    fits = isinstance(extent, int) and size * splits == extent
     spaces: dict[str, TensorType] = {}
     stores: list[Store] = []
 
@@ -222,7 +230,10 @@ def split_rows(kernel: LoopKernel, schedule: ReduceSchedule) -> tuple[Piece, Pie
     joins: list[Reduction] = []
     refs: dict[str, Element] = {}
     for r in part.phases[0]:
-        value = substituted(r.value, to)
+        value = substituted(r.value, {part.axis.name: at})
+        if not fits:
+            nothing = Const(r.combine.identity_of(value.dtype), value.dtype)
+            value = Select(at, extent, value, nothing, value.dtype)
         first_phase.append(replace(r, value=value))
         loaded = keep(r.name, r.dtype)
         if not r.combine.picks_index:
@@ -239,17 +250,15 @@ def split_rows(kernel: LoopKernel, schedule: ReduceSchedule) -> tuple[Piece, Pie
             offset=substitute(loaded.offset, {"_split": symbol(piece)}),
             indirect=((piece, winner),),
         )
-        start = Apply("mul", (winner, Const(size, r.dtype)), r.dtype)
+        start = Apply("mul", (winner, _number(size, r.dtype)), r.dtype)
         refs[r.name] = Apply("add", (start, inside), r.dtype)
     first = Reduce(rows, Axis(part.axis.name, size), (tuple(first_phase),), tuple(stores), ())
-    row_stores = tuple(_with_refs(s, refs) for s in part.row_stores)
+    row_stores = tuple(substituted_store(s, refs=refs) for s in part.row_stores)
     second = Reduce(part.rows, split, (tuple(joins),), row_stores, ())
     pieces = first, replace(schedule, splits=1)
     joined = second, reduce_schedule(second, index_facts(kernel))
     return handed_on(kernel, pieces, joined, spaces, ("_split", "_join"))
 
 
-def _with_refs(store: Store, refs: Mapping[str, Element]) -> Store:
-    guard = None if store.guard is None else substituted(store.guard, refs=refs)
-    indirect = tuple((n, substituted(e, refs=refs)) for n, e in store.indirect)
-    return replace(store, value=substituted(store.value, refs=refs), guard=guard, indirect=indirect)
+def _number(dim: Dim, dtype: DType) -> Element:
+    return Const(dim, dtype) if isinstance(dim, int) else Index(dim, dtype)

@@ -1,6 +1,7 @@
 """How rows, columns and transposes are laid over programs, of sizes that fit no tile."""
 
 
+import numpy as np
 import pytest
 
 from tilewright.codegen.elements import index_facts
@@ -8,6 +9,7 @@ from tilewright.codegen.loops import Pointwise, Reduce
 from tilewright.codegen.merge_axes import with_merged_axes
 from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.pointwise import PointwiseSchedule, crossing
+from tilewright.codegen.templates.reduce import ReduceSchedule, piece_of
 from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.builder import Builder
 from tilewright.ir.target import REFERENCE
@@ -73,3 +75,65 @@ def test_axes_that_indices_take_together_are_one():
     assert isinstance(part, Reduce)
     assert [a.extent for a in part.rows] == [2, 20]
     assert with_merged_axes(with_merged_axes(kernel)) == with_merged_axes(kernel)
+
+
+def across(length, width, batch=None, op="sum", dtype=f32):
+    """Reductions over an axis that is not the last."""
+    b = Builder()
+    shape = (length, width) if batch is None else (batch, length, width)
+    x = b.input("x", shape, dtype)
+    axis = len(shape) - 2
+    if op == "softmax":
+        return samples.make(b, [b.softmax(x, axis=axis)], {})
+    results = [b.sum(x, axes=(axis,)), b.max(b.neg(x), axes=(axis,)), b.argmax(x, axis=axis)]
+    return samples.make(b, results, {})
+
+
+@pytest.mark.parametrize("splits", [1, 3, 5])
+@pytest.mark.parametrize(("length", "width", "batch"), [(40, 20, None), (330, 9, None), (70, 5, 3)])
+def test_columns_in_pieces(runner, length, width, batch, splits):
+    case = across(length, width, batch)
+    check(runner, case, ReduceSchedule(16, 8, False, splits=splits))
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+@pytest.mark.parametrize("length", [333, 1000])
+def test_rows_in_pieces_that_are_not_equal(runner, length, dtype):
+    case = samples.reductions(3, length, dtype)
+    for schedule in (
+        ReduceSchedule(1, 256, True, splits=3 if length < 500 else 4),
+        ReduceSchedule(1, 32, False, splits=7),
+    ):
+        check(runner, case, schedule, 8e-3 if dtype == bf16 else 1e-5)
+
+
+def test_pieces_cover_a_row():
+    for extent in (1, 63, 64, 1000, 16411, 50257):
+        for splits in (2, 3, 64, 2112):
+            size = piece_of(extent, splits)
+            assert size * splits >= extent
+            assert extent % splits == 0 or size % 64 == 0
+
+
+SPECIAL = np.array([0.0, -np.inf, np.inf, np.nan, -3.4e38, 3.4e38, 1.0, -1.0], np.float32)
+
+
+@pytest.mark.parametrize("schedule", [ReduceSchedule(2, 8, False), ReduceSchedule(1, 4, False)])
+def test_largest_and_sum_in_one_sweep(runner, schedule):
+    """Of finite rows, of rows with an infinity or a NaN, and of -inf alone."""
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((12, 29)).astype(np.float32) * 20
+    for i, value in enumerate(SPECIAL):
+        rows[i, rng.integers(0, 29, 3)] = value
+    rows[8], rows[9, :20], rows[10] = -np.inf, -np.inf, -3.4028235e38
+    b = Builder()
+    s = b.dim("t", 1, 64)
+    x = b.input("x", (s, 29))
+    top = b.max(x, axes=(1,), keepdims=True)
+    total = b.sum(b.exp(b.sub(x, top)), axes=(1,), keepdims=True)
+    results = [b.softmax(x), b.reshape(top, shape=(s,)), b.sub(b.sub(x, top), b.log(total))]
+    case = samples.make(b, [*results, b.argmax(x, axis=1)], {"t": 12}, {"x": rows})
+    with np.errstate(all="ignore"):
+        check(runner, case, schedule)
+    (launch,) = emit_kernel(case.kernel, "one", schedule, REFERENCE)
+    assert launch.source.count("for at in") + launch.source.count("for back in") == 2

@@ -145,19 +145,53 @@ def test_what_was_searched_for_is_chosen(name):
     assert chosen(case) == schedules
 
 
-ROWS = {  # length of a row -> whether a program holds it, and into how many pieces it is cut
-    1000: (True, 1), 16384: (True, 1), 16411: (False, 1), 32768: (True, 64), 128256: (True, 64),
+# length -> whether a program holds a row, and into how many pieces few rows, and more, are cut
+ROWS = {
+    1000: (True, 1, 1), 16384: (True, 1, 1), 16411: (True, 32, 8), 32768: (True, 64, 8),
+    128256: (True, 64, 8),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("length", ROWS)
 def test_rows_are_held_in_registers_and_long_ones_shared_out(length):
     rows = kernel(lambda b, t: b.sum(b.input("x", (t, length), f32), axes=(1,)))
-    few, *many = chosen(rows).values()
-    assert (few.is_persistent, few.splits) == ROWS[length]
-    assert all(s.splits == 1 for s in many)
-    small = chosen(rows, replace(REFERENCE, registers=4 * 512))
+    few, *more = chosen(rows).values()
+    is_held, *splits = ROWS[length]
+    assert few.is_persistent == is_held
+    assert [s.splits for s in (few, *more, few)][:2] == splits
+    small = chosen(rows, replace(REFERENCE, registers=2 * 512))
     assert [s.block for s in small.values() if s.is_persistent and s.block > 512] == []
+
+
+@pytest.mark.parametrize(("length", "is_held"), [(16384, True), (32768, True), (32769, False)])
+def test_rows_that_are_read_again_are_held_if_a_program_has_the_registers(length, is_held):
+    rows = kernel(lambda b, t: b.softmax(b.input("x", (t, length), f32)))
+    (schedule,) = chosen(rows).values()
+    assert schedule.is_persistent == is_held
+    assert (schedule.num_warps == 32) == (length == 32768)
+    half = replace(REFERENCE, max_threads=512)
+    assert chosen(rows, half)[0].num_warps == 16
+
+
+def test_few_long_columns_and_rows_are_shared_out():
+    def pieces(*shape, axis=0, target=REFERENCE):
+        rows = kernel(lambda b, t: b.sum(b.input("x", shape, f32), axes=(axis,)))
+        (schedule,) = chosen(rows, target).values()
+        return schedule.splits
+
+    assert pieces(4096, 64) == 32
+    assert pieces(64, 4096) == 1
+    assert pieces(16384, 16384) == 16
+    assert pieces(8, 16384, 16384, axis=1) == 2
+    assert pieces(12800, 4096, target=TARGETS["gfx942"]) > pieces(12800, 4096) > 1
+    assert pieces(1 << 28) == 2048
+
+
+def test_columns_that_are_read_again_are_held_side_by_side():
+    columns = kernel(lambda b, t: b.softmax(b.input("x", (512, 4096), f32), axis=0))
+    (held,) = chosen(columns).values()
+    assert held.is_persistent
+    assert (held.rows, held.block) == (16, 512)
 
 
 def test_few_sequences_share_out_the_keys_of_each():
