@@ -130,6 +130,13 @@ class Groups:
         users = (u for result in node.results for u in self.graph.uses.get(result, ()))
         return any(user not in self.of and self.leaves(user) for user in users)
 
+    def stores_whole(self, group: Group, shape: Shape) -> bool:
+        """Whether others read a value of `shape`, which its anchor reads, of what a group makes."""
+        if group.anchor.operands[0].shape != shape:
+            return False
+        made = (n for n in group.nodes if squeezed(n.results[0].shape) == squeezed(shape))
+        return any(self.leaves(n) or self.reading_groups(n) for n in made)
+
     def next_groups(self, group: Group) -> list[Group]:
         """Groups that read what `group` computes."""
         found = dict.fromkeys(self.of[r] for node in group.nodes for r in self.readers(node))

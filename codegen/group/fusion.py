@@ -15,6 +15,7 @@ from ...ir.weight_only import decoding, is_view_of_weight
 from ..cost import Way, compared
 from ..groups import Group, Groups
 from ..templates import TEMPLATES, template_of
+from ..templates.rows import reduced_axes
 from ..templates.template import Template
 from .statistics import Statistics
 
@@ -274,10 +275,15 @@ class Fusion:
             if node not in groups.of:
                 continue
             own = groups.of[node]
-            if own.template.grows_over != "anything" or groups.leaves(node):
+            if own.template.grows_over != "anything":
                 continue
             readers = groups.reading_groups(node)
-            if len(readers) == 1:
+            if (reader := self.storing_reader(node, own, readers)) is not None:
+                groups.merge(reader, own)
+                self.findings.fire("stored by its reader")
+            elif groups.leaves(node):
+                continue
+            elif len(readers) == 1:
                 (reader,) = readers
                 problem = self.reader_problem(node, own, reader)
                 self.join("vertical", reader, own, problem, node.results[0])
@@ -288,6 +294,24 @@ class Fusion:
                     self.findings.fire("repeat")
                 else:
                     self.refuse("repeat", problem, node.results[0])
+
+    def storing_reader(self, node: Node, own: Group, readers: list[Group]) -> Group | None:
+        """Who of several reads a value row by row, stores rows as well, and so can store it too.
+
+        The sum of a residual and its branch is stored by the norm that reads it first.
+        """
+        is_shared = self.groups.leaves(node) or len(readers) > 1
+        if not (self.target.is_gpu and is_shared and node.op.kind == "elementwise"):
+            return None
+        for reader in readers:
+            if (
+                reader.template.grows_over == "rows"
+                and self.groups.stores_whole(reader, node.results[0].shape)
+                and all(reader.template.why_not(reader, n) is None for n in own.nodes)
+                and self.groups.can_merge(reader, own)
+            ):
+                return reader
+        return None
 
     def reader_problem(self, node: Node, own: Group, reader: Group) -> str | None:
         """Why `own` cannot become a part of `reader`."""
@@ -320,13 +344,16 @@ class Fusion:
         return None if best == "repeating" else f"{count} groups read it: {took}"
 
     def merge_siblings(self) -> None:
-        """Pointwise groups that read one value and do not wait for each other  ->  one kernel"""
+        """Groups that read one value and do not wait for each other  ->  one kernel
+
+        Pointwise ones, or ones that reduce the same rows.
+        """
         groups = self.groups
-        by_input: dict[Value, list[Group]] = {}
+        by_input: dict[tuple, list[Group]] = {}
         for group in groups.all():
-            if group.template.grows_over == "anything":
+            if group.template.grows_over == "anything" or self.rows_of(group) is not None:
                 for value in self.inputs(group):
-                    by_input.setdefault(value, []).append(group)
+                    by_input.setdefault((value, self.rows_of(group)), []).append(group)
         for sharing in by_input.values():
             if len(sharing) < 2:
                 continue
@@ -339,6 +366,13 @@ class Fusion:
                 else:
                     groups.merge(current, group)
                     self.findings.fire("siblings")
+
+    def rows_of(self, group: Group) -> tuple | None:
+        """Over which rows of what shape a group reduces on a GPU; None where it does not."""
+        if group.template.grows_over != "rows" or not self.target.is_gpu:
+            return None
+        anchor = group.anchor
+        return anchor.operands[0].shape, reduced_axes(self.groups.axes, anchor)
 
     def inputs(self, group: Group) -> list[Value]:
         """Values from outside the group, weights aside."""

@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tilewright import passes
 from tilewright.codegen.encodings import choose_encodings
@@ -10,7 +11,7 @@ from tilewright.codegen.lower import lower_group
 from tilewright.codegen.templates import template_of
 from tilewright.ir.builder import Builder
 from tilewright.ir.report import Report
-from tilewright.ir.target import cpu
+from tilewright.ir.target import cpu, get_target
 from tilewright.ir.types import bf16, f32
 from tilewright.passes import differential
 from tilewright.passes.random_inputs import bindings, random_arguments, random_weights
@@ -107,10 +108,10 @@ def test_every_group_of_every_variant_has_a_kernel(variant, pipeline):
 
 
 @settings(max_examples=60)
-@given(graphs(regions=False))
-def test_any_graph_gets_legal_groups_that_compute_the_same(graph):
+@given(graphs(regions=False), st.sampled_from(["cpu", "sm_90"]))
+def test_any_graph_gets_legal_groups_that_compute_the_same(graph, target):
     result = passes.run(graph, passes.PIPELINES["dense"](), check=1)
-    plan = make_plan(result.graph)
+    plan = make_plan(result.graph, target=get_target(target))
     check_groups(plan)
     lower_all(plan)
     weights = random_weights(result.graph, seed=1)
@@ -119,6 +120,45 @@ def test_any_graph_gets_legal_groups_that_compute_the_same(graph):
         before = differential.run(result.graph, arguments, weights)
         for a, b in zip(differential.run(plan.graph, arguments, weights), before, strict=True):
             assert differential.difference(a, b) == 0
+
+
+def residual(b, x, y):
+    """A sum that is a result, and its norm."""
+    total = b.add(x, y)
+    return total, b.rms_norm(total, b.weight("w", x.shape[-1:]))
+
+
+def circular(b, x, y):
+    """A sum that a norm reads, of a group that the norm waits for."""
+    total = b.add(x, y)
+    product = b.matmul(total, y, transpose_w=True)
+    return total, b.softmax(b.add(total, product))
+
+
+def several(b, x, y):
+    """Reductions of the same rows."""
+    return b.softmax(x), b.argmax(x, axis=-1), b.sum(b.mul(x, y), axes=(1,))
+
+
+# what is computed of x and y -> the groups of a GPU, and of a CPU
+TOGETHER = {
+    "a residual and its norm": (residual, 1, 2),
+    "with a product between": (circular, 3, 3),
+    "a sum of rows stores no rows": (lambda b, x, y: [s := b.add(x, y), b.sum(s, axes=(1,))], 2, 2),
+    "reductions of the same rows": (several, 1, 3),
+    "of other rows": (lambda b, x, y: [b.softmax(x), b.softmax(x, axis=0)], 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize("target", ["sm_90", "cpu"])
+def test_rows_that_are_read_together_are_one_kernel_on_a_gpu(name, target):
+    make, *counts = TOGETHER[name]
+    b = Builder()
+    x, y = (b.input(v, (16, 16)) for v in "xy")
+    plan = make_plan(b.graph(list(make(b, x, y))), target=get_target(target))
+    assert len(plan.groups) == counts[target == "cpu"]
+    lower_all(plan)
 
 
 def test_refusals_give_reasons_and_bytes():

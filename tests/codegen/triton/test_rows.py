@@ -137,3 +137,12 @@ def test_largest_and_sum_in_one_sweep(runner, schedule):
         check(runner, case, schedule)
     (launch,) = emit_kernel(case.kernel, "one", schedule, REFERENCE)
     assert launch.source.count("for at in") + launch.source.count("for back in") == 2
+
+
+@pytest.mark.parametrize("schedule", [ReduceSchedule(2, 32, True), ReduceSchedule(1, 8, False)])
+def test_the_norm_of_a_residual_stores_both(runner, schedule):
+    b = Builder()
+    x, y = (b.input(name, (5, 29), bf16) for name in "xy")
+    total = b.add(x, y)
+    case = samples.make(b, [total, b.rms_norm(total, b.weight("w", (29,), bf16))], {})
+    check(runner, case, schedule, 8e-3)
