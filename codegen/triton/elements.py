@@ -138,7 +138,18 @@ class Env:
             texts = [self._typed(v.text, a) for v, a in zip(values, args)]
         elif fn in TYPED or typed.dtype == f64:
             texts = [self._typed(t, a) for t, a in zip(texts, args)]
+        if fn == "div" and typed.dtype == f32 and values[1].dims < values[0].dims:
+            return self._shared_quotient(*values)
         return self._named(TABLE[fn](typed.dtype, *texts), values)
+
+    def _shared_quotient(self, x: Val, divisor: Val) -> Val:
+        """x / divisor, where many x have the same: one division for all of them."""
+        scale = self._named(f"divisor_scale({divisor.text})", [divisor])
+        scaled = self._named(f"{divisor.text} * {scale.text}", [divisor, scale])
+        one = self._full("1.0", f32)
+        reciprocal = self._named(f"tl.div_rn({one}, {scaled.text})", [scaled])
+        given = ", ".join((f"{x.text} * {scale.text}", scaled.text, reciprocal.text))
+        return self._named(f"shared_quotient({given})", [x, scale])
 
     def _typed(self, text: str, element: Element) -> str:
         return self._full(text, element.dtype) if isinstance(element, Const) else text
@@ -319,7 +330,10 @@ class Env:
     def _store(self, store: Store) -> None:
         inner = self._indirect(store.indirect, ())
         stored = self.kernel.params[store.param].type.dtype
-        value = self.to(self.value(store.value), store.value.dtype, stored)
+        given = store.value
+        if isinstance(given, Cast) and given.to == stored:
+            given = given.arg  # rounded as it is stored
+        value = self.to(self.value(given), given.dtype, stored)
         offset = self.dim(store.offset, inner)
         masks = self._masks(self.axes.keys())
         if store.guard is not None:

@@ -1,7 +1,8 @@
 """Float8 as bytes: what reads and writes it in integer arithmetic.
 
 Triton's own conversions know float8 on some targets, from some dtypes and in some roundings. These
-are the same on all of them, and give what codegen/cpp/tw.h gives.
+are the same on all of them, and give what codegen/cpp/tw.h gives. Where the hardware converts as
+they do, `NATIVE` takes their place.
 """
 
 # emitted before the kernels that use them; `x` is a float32
@@ -45,4 +46,17 @@ def from_f8e4m3(byte):
 def to_f8e4m3(x):
     # steps of 2^-9; over 448 it stays 448
     return to_float8(x, 16384.0, 0x46800000, 0x3C000000, 20, 0x43E00001, 0x7E)
+"""
+
+# targets with arithmetic in f8e4m3 round to nearest even and saturate
+NATIVE = """
+
+@triton.jit
+def from_f8e4m3(byte):
+    return byte.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def to_f8e4m3(x):
+    return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
 """

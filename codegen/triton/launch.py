@@ -10,7 +10,7 @@ from ...ir.types import f8e4m3, f8e5m2
 from ..loops import Axis, LoopKernel, Part
 from .body import Body
 from .elements import AxisVar, Env, Val, symbol_type
-from .float8 import FLOAT8
+from .float8 import FLOAT8, NATIVE
 from .names import pointer_type
 from .scalars import CHECKS, prelude
 
@@ -121,11 +121,12 @@ class Emitter:
         arguments = ", ".join(name for name, _ in signature)
         lines = [f"@triton.jit\ndef {context.name}({arguments}):", *self.body.root.lines(1)]
         uses_float8 = any(f"_{t}(" in line for t in (f8e4m3, f8e5m2) for line in lines)
+        is_native = f8e4m3 in context.target.dtypes and not context.interpret
         return Emitted(
             context.name,
             prelude(context.interpret)
             + ("" if kernel.records is None else CHECKS)
-            + (FLOAT8 if uses_float8 else "")
+            + (FLOAT8 + NATIVE * is_native if uses_float8 else "")
             + self.helpers
             + "\n".join(lines)
             + "\n",

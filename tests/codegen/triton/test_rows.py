@@ -1,5 +1,6 @@
 """How rows, columns and transposes are laid over programs, of sizes that fit no tile."""
 
+from math import erf
 
 import numpy as np
 import pytest
@@ -146,3 +147,34 @@ def test_the_norm_of_a_residual_stores_both(runner, schedule):
     total = b.add(x, y)
     case = samples.make(b, [total, b.rms_norm(total, b.weight("w", (29,), bf16))], {})
     check(runner, case, schedule, 8e-3)
+
+
+def test_a_divisor_that_a_row_shares_is_divided_by_once(runner):
+    """To a unit in the last place, also where its reciprocal is no normal number."""
+    divisors = np.array([1.0, -3.0, 1e-40, 3e38, 0.0, np.inf, np.nan, 7e-39, -0.1], np.float32)
+    x = np.array([0.0, 1.0, -2.5, np.inf, np.nan, 3e38, 1e-20, 1e-38, -448.0], np.float32)
+    b = Builder()
+    x_in, d_in = b.input("x", (9, 9)), b.input("d", (9, 1))
+    arrays = {"x": np.tile(x, (9, 1)), "d": divisors[:, None]}
+    case = samples.make(b, [b.div(x_in, d_in)], {}, arrays)
+    with np.errstate(all="ignore"):
+        want = (arrays["x"] / arrays["d"]).ravel()
+        got = runner.run(case, PointwiseSchedule(32, 1))[case.written()[0]]
+        b = Builder()
+        whole = b.sum(b.input("d", (9, 9)), axes=(1,), keepdims=True)
+        arrays["d"] = np.pad(arrays["d"], ((0, 0), (4, 4)))
+        tiled = samples.make(b, [b.div(b.input("x", (9, 9)), whole)], {}, arrays)
+        swept = runner.run(tiled, ReduceSchedule(2, 4, False))[tiled.written()[0]]
+    np.testing.assert_allclose(swept, want, rtol=3e-7)
+    np.testing.assert_allclose(got, want, rtol=3e-7)
+
+
+def test_erf_in_single_precision(runner):
+    x = np.concatenate([np.linspace(-5, 5, 2001), [np.inf, -np.inf, np.nan, -0.0, 1e-30]])
+    b = Builder()
+    case = samples.make(b, [b.erf(b.input("x", x.shape))], {}, {"x": x})
+    with np.errstate(all="ignore"):
+        got = runner.run(case, PointwiseSchedule(1024, 1))[case.written()[0]]
+    x = x.astype(np.float32)
+    np.testing.assert_allclose(got, [erf(v) for v in x], rtol=6e-7)
+    assert np.signbit(got[np.flatnonzero(x == 0)]).tolist() == np.signbit(x[x == 0]).tolist()
