@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tilewright
-from tilewright.cli.doctor import cpu_name
+from tilewright.api.machine import cpu_name
 from tilewright.runtime.fixed_run import FixedRun
 
 IS_GPU = torch.cuda.is_available()

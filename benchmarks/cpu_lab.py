@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from tilewright.cli.doctor import cpu_name
+from tilewright.api.machine import cpu_name
 
 
 def save(out: Path, **figures: Any) -> None:

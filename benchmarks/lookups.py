@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import tilewright
-from tilewright.cli.doctor import cpu_name
+from tilewright.api.machine import cpu_name
 from tilewright.runtime.fixed_run import FixedRun
 
 ROUNDS, REPLAYS = 9, 100
