@@ -147,7 +147,12 @@ TW_INLINE float tw_erf(float x) {
     p = tw_fma(p, a, 1.02771769e-01f);
     p = tw_fma(p, a, 6.36619711e-01f);
     p = tw_fma(p, a, 1.12837917e+00f);
-    return __builtin_copysignf(-tw_expm1(-(a * p)), x);
+    // expm1 of what lies between -17 and 0: nothing overflows, and n is in the low bits of `shifted`
+    const float q = -(a * p), magic = 12582912.0f;  // 1.5 * 2^23
+    const float shifted = tw_fma(q, 1.44269504f, magic), n = shifted - magic;
+    const float r = tw_fma(n, -TW_LN2_LO, tw_fma(n, -TW_LN2_HI, q));
+    const float scale = tw_float((tw_bits(shifted) << 23) + (127u << 23));
+    return __builtin_copysignf(tw_fma(scale, tw_expm1_series(r), scale - 1.0f), x);
 }
 
 // ---- circular functions ------------------------------------------------------------------------
