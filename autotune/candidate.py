@@ -13,7 +13,7 @@ from ..ir.target import Target
 
 
 @dataclass(frozen=True)
-class Built:
+class CompiledCandidate:
     """The launches of a kernel under a schedule, for any size, and their code."""
 
     launches: GroupLaunches
@@ -37,8 +37,8 @@ class Only:
 class Compiler:
     """Compiles candidates; meant for processes of its own."""
 
-    def build(self, kernel: LoopKernel, target: Target, schedule: Schedule) -> Built:
+    def build(self, kernel: LoopKernel, target: Target, schedule: Schedule) -> CompiledCandidate:
         """BuildError where the schedule does not fit the kernel or the target."""
         backend = backend_for(target, schedules=Only(schedule))
         launches = backend.launches(kernel, "0" * 12)
-        return Built(launches, *backend.finish())
+        return CompiledCandidate(launches, *backend.finish())

@@ -11,9 +11,9 @@ from ..codegen.templates.attention import Attention
 from ..codegen.templates.scatter import Scatter
 from ..ir.dim import evaluate
 from ..ir.types import DType, f64
+from .bucket_sizes import Sizes
 from .data import Data
 from .reference import Places, run_kernel, widened
-from .sizes import Sizes
 
 POINTS = 1 << 21  # of a kernel that the reference computes
 UNTOUCHED = 1.5e300  # what no kernel leaves

@@ -10,7 +10,7 @@ from ..codegen.loops import Axis, Check, Contract, Element, Load, LoopKernel, St
 from ..codegen.templates.attention import Attention
 from ..codegen.templates.scatter import Scatter
 from ..ir.dim import evaluate
-from .sizes import Sizes
+from .bucket_sizes import Sizes
 
 
 @dataclass(frozen=True)

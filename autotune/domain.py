@@ -11,9 +11,9 @@ from ..codegen.cpp import emit as cpp
 from ..codegen.templates import choices
 from ..codegen.templates.template import Schedule
 from . import model
-from .sizes import bucket_sizes
+from .bucket_sizes import bucket_sizes
 from .task import Task
-from .work import Facts, is_known, works
+from .work import KernelFacts, is_known, works
 
 EVERY = 4096  # schedules that are looked at one by one
 VISITED = 500  # of more of them, by the model, from the default ones on
@@ -43,7 +43,7 @@ class Candidates:
     def __init__(self, task: Task):
         self.task = task
         self.sizes = bucket_sizes(task.kernel, task.size, task.lo, task.hi)
-        self.facts = [Facts(task.kernel, sizes, task.target) for sizes in self.sizes]
+        self.facts = [KernelFacts(task.kernel, sizes, task.target) for sizes in self.sizes]
         self._base = [model.seconds(facts, task.default) or 1.0 for facts in self.facts]
 
     def cost(self, schedule: Schedule) -> float | None:

@@ -15,10 +15,10 @@ from ..ir.target import Target
 from ..runtime.cpu import CpuDevice, usable_cores
 from ..runtime.cuda import CudaDevice
 from ..runtime.device import Device, Launch, LaunchPlan, Memory, Module
-from .candidate import Built
+from .bucket_sizes import Sizes
+from .candidate import CompiledCandidate
 from .check import expected, poison, why_wrong
 from .data import Data, make_data
-from .sizes import Sizes
 
 ROTATED = {
     "cpu": 64 << 20,
@@ -105,7 +105,7 @@ class Meter:
         self.kernel, self.target = kernel, target
         self.places = [_Place(self.device, kernel, s, seed) for s in sizes]
 
-    def load(self, number: int, built: Built) -> None:
+    def load(self, number: int, built: CompiledCandidate) -> None:
         """Make a candidate ready, under a number."""
         program = Program(
             "tune", self.target.name, {}, {}, (), (), built.kernels, (), 0, built.blobs
@@ -187,7 +187,7 @@ class _Place:
 class _Loaded:
     """A candidate at one size: its launches over each set of buffers."""
 
-    def __init__(self, device: Device, module: Module, built: Built, place: _Place):
+    def __init__(self, device: Device, module: Module, built: CompiledCandidate, place: _Place):
         self.device, self.module = device, module
         self.spaces = {
             label: device.allocate(

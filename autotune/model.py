@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..codegen.templates.template import Schedule
 from ..ir.target import Target
-from .work import Facts, Work, is_legal, works
+from .work import KernelFacts, LaunchWork, is_legal, works
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ FITTED = {
 
 
 def seconds(
-    facts: Facts, schedule: Schedule, coefficients: Coefficients | None = None
+    facts: KernelFacts, schedule: Schedule, coefficients: Coefficients | None = None
 ) -> float | None:
     """Of one run of the kernel; None where the schedule does not fit it or the target."""
     launches = works(facts, schedule)
@@ -46,7 +46,7 @@ def seconds(
     return sum(fitted.launch + running(work, facts.target, fitted) for work in launches)
 
 
-def running(work: Work, target: Target, fitted: Coefficients) -> float:
+def running(work: LaunchWork, target: Target, fitted: Coefficients) -> float:
     """Of one launch once it runs: the slowest of its roofs, and what nothing hides."""
     together = resident(work, target)
     places = target.num_cores * together
@@ -75,7 +75,7 @@ def running(work: Work, target: Target, fitted: Coefficients) -> float:
     return roof + waits
 
 
-def resident(work: Work, target: Target) -> int:
+def resident(work: LaunchWork, target: Target) -> int:
     """Programs that one core holds at a time: occupancy."""
     if not target.is_gpu:
         return 1

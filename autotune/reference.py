@@ -278,7 +278,7 @@ class _Run:
         )
         meta = [self.buffers[n] for n in (pages.table, pages.query_starts, pages.context_lens)]
         meta[0] = meta[0].reshape(seqs, -1)
-        assert not part.heads and not part.seen and not part.bias, "masks and biases of positions"
+        assert not any((part.heads, part.seen, part.bias)), "masks and biases of positions"
         attrs |= {"seen": None, "bias": None, "sink": None}
         found = OPS["paged_attention"].reference(q.swapaxes(0, 1), k, v, *meta, **attrs)
         self.buffers[part.out.param][out] = found.swapaxes(0, 1)

@@ -10,10 +10,10 @@ from ..codegen.templates.template import Schedule
 from ..ir.errors import DeviceError
 from ..ir.progress import Progress, unwatched
 from ..runtime.device import Device
-from .candidate import Built, Compiler
+from .bucket_sizes import bucket_sizes
+from .candidate import CompiledCandidate, Compiler
 from .measure import Meter
-from .pool import Failure, Pool, Remote
-from .sizes import bucket_sizes
+from .remote import Failure, Remote, RemotePool
 from .strategy import Search
 from .task import Task, TaskOutcome
 
@@ -30,7 +30,7 @@ class Tools:
     """
 
     def __init__(self, device: Device, workers: int):
-        self.compilers = Pool(workers, Compiler)
+        self.compilers = RemotePool(workers, Compiler)
         self.meter = Remote(Meter, device.name)
 
     def close(self) -> None:
@@ -70,7 +70,9 @@ class DeviceTrial:
     def __init__(self, task: Task, tools: Tools, seed: int):
         self.task, self.tools, self.seed = task, tools, seed
         self.sizes = bucket_sizes(task.kernel, task.size, task.lo, task.hi)
-        self.built: dict[Schedule, tuple[int, Built]] = {}  # those that are good, and their numbers
+        self.built: dict[
+            Schedule, tuple[int, CompiledCandidate]
+        ] = {}  # those that are good, and their numbers
         self.prepare()
 
     def prepare(self) -> None:
@@ -95,7 +97,7 @@ class DeviceTrial:
         )
         return [self._checked(s, built) for s, built in zip(schedules, made)]
 
-    def _checked(self, schedule: Schedule, built: Built | Failure) -> str | None:
+    def _checked(self, schedule: Schedule, built: CompiledCandidate | Failure) -> str | None:
         if isinstance(built, Failure):
             return f"not compiled: {built.reason}"
         number, meter = len(self.built), self.tools.meter

@@ -27,7 +27,7 @@ from ..codegen.templates.template import Schedule, power_of_2
 from ..ir.dim import Dim, evaluate
 from ..ir.target import Target
 from ..ir.types import DType
-from .sizes import Sizes
+from .bucket_sizes import Sizes
 
 MOST_REGISTERS = 255  # of a thread; what does not fit is kept in memory
 OWN = 32  # registers of a thread for addresses, masks and the like
@@ -35,7 +35,7 @@ CHUNK_ROWS, PANEL = 12, 32  # of the C++ inner loops: TW_ROWS, TW_PANEL
 
 
 @dataclass(frozen=True)
-class Work:
+class LaunchWork:
     """One launch. `moved` and `read` count all programs together.
 
     `operands`: dtypes of the products that the operations are; none where they are others.
@@ -55,7 +55,7 @@ class Work:
     stages: int = 2  # of which one is computed on while the others arrive
 
 
-class Facts:
+class KernelFacts:
     """A kernel at some sizes, as numbers."""
 
     def __init__(self, kernel: LoopKernel, sizes: Sizes, target: Target):
@@ -80,16 +80,22 @@ class Facts:
         return _Product(self)
 
 
-Launches = list[Work] | None  # None: the schedule is not for the kernel, or not for the target
+Launches = (
+    list[LaunchWork] | None
+)  # None: the schedule is not for the kernel, or not for the target
 
 
-def works(facts: Facts, schedule: Schedule) -> Launches:
+def works(facts: KernelFacts, schedule: Schedule) -> Launches:
     """The launches; of a schedule of which nothing is known, one that does what it must."""
     known = _WORKS.get(type(schedule))
     if known is not None:
         return known(facts, schedule)
     warps = getattr(schedule, "num_warps", 1)
-    return [Work(1, warps * facts.target.warp_size, facts.traffic, facts.traffic, facts.operations)]
+    return [
+        LaunchWork(
+            1, warps * facts.target.warp_size, facts.traffic, facts.traffic, facts.operations
+        )
+    ]
 
 
 def is_known(schedule: Schedule) -> bool:
@@ -97,7 +103,7 @@ def is_known(schedule: Schedule) -> bool:
     return type(schedule) in _WORKS
 
 
-def is_legal(work: Work, target: Target) -> bool:
+def is_legal(work: LaunchWork, target: Target) -> bool:
     """Whether a program of the launch fits a core."""
     fits = work.threads <= target.max_threads and work.shared <= target.shared_bytes
     return not target.is_gpu or (fits and work.registers <= MOST_REGISTERS)
@@ -113,7 +119,7 @@ def _ceil(a: float, b: float) -> int:
 class _Product:
     """m, n, k and bytes of a contraction."""
 
-    def __init__(self, facts: Facts):
+    def __init__(self, facts: KernelFacts):
         part = facts.part
         self.m, self.n, self.k = (facts.of(a.extent) for a in (part.m, part.n, part.k))
         self.batch = prod(facts.of(a.extent) for a in part.batch)
@@ -125,7 +131,7 @@ class _Product:
         self.fed_bytes = max(self.x_bytes, self.w_bytes, *([op.operand.nbytes] if op else []))
 
 
-def _gemv(facts: Facts, schedule: GemvSchedule) -> Launches:
+def _gemv(facts: KernelFacts, schedule: GemvSchedule) -> Launches:
     p, target = facts.product, facts.target
     rows, threads = schedule.rows, schedule.num_warps * target.warp_size
     if schedule.bk > max(power_of_2(p.k), 32) or rows > power_of_2(p.m):
@@ -140,7 +146,7 @@ def _gemv(facts: Facts, schedule: GemvSchedule) -> Launches:
     held = min(ahead, p.k + schedule.bk) * tile * p.w_bytes / 4 / threads
     programs = _ceil(p.n, schedule.bn) * _ceil(p.m, rows) * p.batch
     return [
-        Work(
+        LaunchWork(
             programs,
             threads,
             facts.traffic,
@@ -153,7 +159,7 @@ def _gemv(facts: Facts, schedule: GemvSchedule) -> Launches:
     ]
 
 
-def _dot(facts: Facts, schedule: DotSchedule) -> Launches:
+def _dot(facts: KernelFacts, schedule: DotSchedule) -> Launches:
     p, target = facts.product, facts.target
     if not p.is_prepared and schedule.materialize:
         return None
@@ -176,12 +182,12 @@ def _dot(facts: Facts, schedule: DotSchedule) -> Launches:
     tiles_m = _ceil(p.m, bm) if p.groups == 1 else min(p.groups + _ceil(p.m, bm), p.m)
     programs = tiles_m * _ceil(p.n, bn) * p.batch * split
     k = _ceil(p.k, split)
-    made: list[Work] = []
+    made: list[LaunchWork] = []
     if schedule.materialize:
         made.append(_copy(target, 2.0 * p.m * p.k * p.batch * p.x_bytes))
     partial = 4.0 * p.m * p.n * p.batch * split * p.ws if split > 1 else 0.0
     made.append(
-        Work(
+        LaunchWork(
             programs,
             threads,
             facts.traffic + partial,
@@ -201,15 +207,15 @@ def _dot(facts: Facts, schedule: DotSchedule) -> Launches:
     return made
 
 
-def _copy(target: Target, num_bytes: float) -> Work:
+def _copy(target: Target, num_bytes: float) -> LaunchWork:
     """A launch before or after that moves what another one reads or left, through the cache."""
-    return Work(_ceil(num_bytes, 8192), 4 * target.warp_size, 0.5 * num_bytes, num_bytes, 0.0)
+    return LaunchWork(_ceil(num_bytes, 8192), 4 * target.warp_size, 0.5 * num_bytes, num_bytes, 0.0)
 
 
 # ---- the others of GPUs --------------------------------------------------------------------------
 
 
-def _attention(facts: Facts, schedule: AttentionSchedule) -> Launches:
+def _attention(facts: KernelFacts, schedule: AttentionSchedule) -> Launches:
     part: Attention = facts.part
     target, kernel = facts.target, facts.kernel
     group = power_of_2(part.num_heads // part.num_kv_heads)
@@ -236,11 +242,11 @@ def _attention(facts: Facts, schedule: AttentionSchedule) -> Launches:
     threads = schedule.num_warps * target.warp_size
     step = schedule.keys * size * width
     partial = 0.0
-    made: list[Work] = []
+    made: list[LaunchWork] = []
     if schedule.splits > 1:
         partial = 4.0 * queries * batch * part.num_heads * part.value_dim * schedule.splits
         made.append(_copy(target, partial))
-    work = Work(
+    work = LaunchWork(
         programs,
         threads,
         facts.traffic + partial,
@@ -257,7 +263,7 @@ def _attention(facts: Facts, schedule: AttentionSchedule) -> Launches:
     return [work, *made]
 
 
-def _reduce(facts: Facts, schedule: ReduceSchedule) -> Launches:
+def _reduce(facts: KernelFacts, schedule: ReduceSchedule) -> Launches:
     part, target = facts.part, facts.target
     rows = prod(facts.of(a.extent) for a in part.rows)
     extent = facts.of(part.axis.extent)
@@ -278,7 +284,7 @@ def _reduce(facts: Facts, schedule: ReduceSchedule) -> Launches:
     tile = schedule.rows * schedule.block
     programs = _ceil(rows, schedule.rows) * schedule.splits
     num_bytes = facts.traffic
-    main = Work(
+    main = LaunchWork(
         programs,
         threads,
         num_bytes * (1 if sweeps < 3 else 1 + 0.5 * (sweeps - 2)),
@@ -291,7 +297,7 @@ def _reduce(facts: Facts, schedule: ReduceSchedule) -> Launches:
     return [main, _copy(target, 8.0 * rows * schedule.splits)] if schedule.splits > 1 else [main]
 
 
-def _pointwise(facts: Facts, schedule: PointwiseSchedule) -> Launches:
+def _pointwise(facts: KernelFacts, schedule: PointwiseSchedule) -> Launches:
     points = sum(prod(facts.of(a.extent) for a in part.axes) for part in _spaces(facts))
     threads = schedule.num_warps * facts.target.warp_size
     if schedule.block < threads:
@@ -299,7 +305,7 @@ def _pointwise(facts: Facts, schedule: PointwiseSchedule) -> Launches:
     programs = _ceil(points, schedule.block)
     each = facts.traffic / max(programs, 1)
     return [
-        Work(
+        LaunchWork(
             programs,
             threads,
             facts.traffic,
@@ -311,14 +317,14 @@ def _pointwise(facts: Facts, schedule: PointwiseSchedule) -> Launches:
     ]
 
 
-def _spaces(facts: Facts) -> list[Pointwise]:
+def _spaces(facts: KernelFacts) -> list[Pointwise]:
     return [part for part in facts.kernel.parts if isinstance(part, Pointwise)]
 
 
 # ---- C++ kernels ---------------------------------------------------------------------------------
 
 
-def _tiles(facts: Facts, schedule: TileSchedule) -> Launches:
+def _tiles(facts: KernelFacts, schedule: TileSchedule) -> Launches:
     p, cores = facts.product, facts.target.num_cores
     rows = _ceil(p.m, p.groups)
     chunk = max(min(rows, schedule.chunk), 1)
@@ -332,7 +338,7 @@ def _tiles(facts: Facts, schedule: TileSchedule) -> Launches:
     x = 4.0 * rows * p.k * p.batch  # as it is kept, read once for each group of panels
     weights = float(p.n) * p.k * p.ws * p.w_bytes * p.batch
     return [
-        Work(
+        LaunchWork(
             items,
             1,
             facts.traffic + weights * (chunks - 1),
@@ -345,15 +351,17 @@ def _tiles(facts: Facts, schedule: TileSchedule) -> Launches:
     ]
 
 
-def _run(facts: Facts, schedule: RunSchedule) -> Launches:
+def _run(facts: KernelFacts, schedule: RunSchedule) -> Launches:
     items = 0
     for part in _spaces(facts):
         *outer, inner = [facts.of(a.extent) for a in part.axes if a.extent != 1] or [1]
         items += prod(outer) * max(_ceil(inner, schedule.block), 1)
-    return [Work(items, 1, facts.traffic, facts.traffic, facts.operations, steps=_ceil(items, 64))]
+    return [
+        LaunchWork(items, 1, facts.traffic, facts.traffic, facts.operations, steps=_ceil(items, 64))
+    ]
 
 
-_WORKS: dict[type[Schedule], Callable[[Facts, Any], Launches]] = {
+_WORKS: dict[type[Schedule], Callable[[KernelFacts, Any], Launches]] = {
     GemvSchedule: _gemv,
     DotSchedule: _dot,
     AttentionSchedule: _attention,

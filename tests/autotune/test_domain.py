@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 
 import pytest
 
+from tilewright.autotune.bucket_sizes import bucket_sizes, sizes_at
 from tilewright.autotune.domain import Candidates, space
-from tilewright.autotune.sizes import bucket_sizes, sizes_at
-from tilewright.autotune.work import Facts, is_legal, works
+from tilewright.autotune.work import KernelFacts, is_legal, works
 from tilewright.codegen.cpp import emit as cpp
 from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
@@ -77,7 +77,7 @@ def test_tiles_that_do_not_fit_are_left_out():
     kernel = product_kernel(1024, 1024, SM_90, bf16)
     for name in ("sm_90", "sm_86", "gfx942"):
         target = get_target(name)
-        facts = Facts(kernel, {"t": 256}, target)
+        facts = KernelFacts(kernel, {"t": 256}, target)
         large = DotSchedule(128, 256, 128, num_warps=8, num_stages=4)
         assert not all(is_legal(work, target) for work in works(facts, large))
         small = DotSchedule(64, 64, 32, num_warps=4, num_stages=2)

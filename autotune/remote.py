@@ -45,7 +45,7 @@ class Remote:
 
     def _start(self) -> Failure | None:
         ours, theirs = Pipe()
-        package = __name__.removesuffix(".autotune.pool")
+        package = __name__.removesuffix(".autotune.remote")
         # the package may be importable only through this process's path
         path = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Remote:
                 "-W",
                 "ignore",
                 "-m",
-                f"{package}.autotune.worker",
+                f"{package}.autotune.remote_end",
                 str(theirs.fileno()),
             ],
             stdin=subprocess.DEVNULL,
@@ -112,7 +112,7 @@ class Remote:
             process.wait()
 
 
-class Pool:
+class RemotePool:
     """Several remote objects that are alike: `each` shares calls out among them."""
 
     def __init__(self, workers: int, make: Callable[..., Any], *args: Any):
@@ -154,7 +154,7 @@ class Pool:
         close_all(self._remotes)
 
 
-def close_all(remotes: Sequence[Remote | Pool]) -> None:
+def close_all(remotes: Sequence[Remote | RemotePool]) -> None:
     """End the processes of several."""
     for remote in remotes:
         remote.close()

@@ -1,4 +1,4 @@
-"""A process that holds one object for another process: `python -m tilewright.autotune.worker FD`.
+"""The process behind a `Remote`: `python -m tilewright.autotune.remote_end FD`.
 
 First it is sent what makes the object, then names of methods with arguments, and answers each with
 (whether it went well, what came of it). It ends when nobody is there any more.

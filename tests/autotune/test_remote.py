@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tilewright.autotune.pool import Failure, Pool, Remote
+from tilewright.autotune.remote import Failure, Remote, RemotePool
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_process_that_is_gone_is_replaced(system, call, reason):
 
 
 def test_what_hangs_is_ended_and_others_go_on():
-    pool = Pool(2, importlib.import_module, "time")
+    pool = RemotePool(2, importlib.import_module, "time")
     try:
         begun = time.monotonic()
         heard = []
