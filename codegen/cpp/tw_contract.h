@@ -43,6 +43,7 @@ TW_INLINE int64_t tw_narrow_row(int64_t K) { return tw_round_up(K, 16); }
 template <class Tiling>
 struct TwContractPlan {
     int64_t kblocks, panels, chunk, x_floats;
+    int64_t group;   // panels of a tile, twice as many of short ones: runs of results are longer
     int64_t strips;  // of a batch item
     bool alone;      // every batch item is one thread's
     bool by_strips;
@@ -55,6 +56,7 @@ struct TwContractPlan {
         kblocks = (K + TW_KB - 1) / TW_KB;
         panels = (N + TW_PANEL - 1) / TW_PANEL;
         chunk = M < Tiling::chunk ? M : Tiling::chunk;
+        group = kblocks <= 1 ? 2 * Tiling::panels : Tiling::panels;
         x_floats = tw_round_up(chunk * kblocks * TW_KB + stats * chunk, 16);
         alone = batches >= 2 * nthreads;
         by_strips = alone || is_tall(M, N);
@@ -73,12 +75,12 @@ struct TwContractPlan {
         if (packed) return 0;
         if (narrow) return weights * N * tw_narrow_row(K);
         const int64_t numbers = weights * tw_round_up(N, TW_PANEL) * tw_round_up(K, 2);
-        return tw_greater(tw_greater(Tiling::panels, Tiling::thin_panels) * TW_KB * TW_PANEL,
+        return tw_greater(tw_greater(2 * Tiling::panels, Tiling::thin_panels) * TW_KB * TW_PANEL,
                           numbers <= TW_WHOLE_W ? numbers : 0);
     }
     int64_t tile_floats(int64_t weights) const {
         return weights * TW_PANEL *
-               tw_greater(chunk * Tiling::panels, TW_ROWS * Tiling::thin_panels);
+               tw_greater(chunk * group, TW_ROWS * Tiling::thin_panels);
     }
 };
 
@@ -202,11 +204,13 @@ struct TwTiles {
     template <class Tiling>
     TwTiles(const TwContractPlan<Tiling>& plan, int64_t mc, int64_t nthreads) {
         const int64_t blocks = (mc + TW_ROWS - 1) / TW_ROWS;
-        group = blocks <= 1 ? Tiling::thin_panels : Tiling::panels;
+        group = blocks <= 1 ? Tiling::thin_panels : plan.group;
         groups = (plan.panels + group - 1) / group;
-        // few panels: rows are shared out too
-        const int64_t wanted = (4 * nthreads + groups - 1) / tw_greater(groups, 1);
-        parts = tw_lesser(tw_round_up(wanted, nthreads), blocks);  // as many for each thread
+        // few panels: rows are shared out too; few numbers in a group of them: sums stay in cache
+        int64_t wanted = (4 * nthreads + groups - 1) / tw_greater(groups, 1);
+        if (plan.kblocks <= 2) wanted = tw_greater(wanted, mc / TW_STRIP);
+        while (wanted * groups % nthreads) ++wanted;  // as many for each thread
+        parts = tw_lesser(wanted, blocks);
         count = parts * groups;
     }
 };
@@ -233,7 +237,8 @@ static void tw_contract_chunk(const S& s, const TwPlanOf<S>& plan, int64_t b, in
     if (nthreads > 1 && *mine < 0) *mine = tw_take(team, 0);
     int64_t t = nthreads > 1 ? *mine - *base : 0;
     while (t < tiles.count) {
-        const int64_t part = t / tiles.groups, p0 = t % tiles.groups * tiles.group;
+        // one after the other, while the weights are near
+        const int64_t part = t % tiles.parts, p0 = t / tiles.parts * tiles.group;
         tw_contract_tile(s, plan, b, m0, mc, tw_cut(mc, part, tiles.parts),
                          tw_cut(mc, part + 1, tiles.parts), p0,
                          tw_lesser(tiles.group, plan.panels - p0), a, tile, packed, false);
@@ -283,7 +288,7 @@ static void tw_contract_strips(const S& s, const TwPlanOf<S>& plan, const TwTeam
         if (ready != b && (S::NARROW || plan.whole_w)) tw_pack_whole(s, plan, b, packed);
         ready = b;
         tw_fill_chunk(s, plan, b, m0, 0, mc, mc, a);
-        const int64_t group = mc <= TW_ROWS ? S::Tiling::thin_panels : S::Tiling::panels;
+        const int64_t group = mc <= TW_ROWS ? S::Tiling::thin_panels : plan.group;
         for (int64_t p = 0; p < plan.panels; p += group)
             tw_contract_tile(s, plan, b, m0, mc, 0, mc, p, tw_lesser(group, plan.panels - p), a,
                              tile, packed, plan.whole_w);
