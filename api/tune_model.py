@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from .. import passes
-from ..autotune.bench import Bench, Budget, TuneTask
+from ..autotune.bench import Bench, Budget
 from ..autotune.key import Key
 from ..autotune.on_ray import devices_of
 from ..autotune.record import parse_lines
@@ -16,6 +16,7 @@ from ..autotune.task import Task
 from ..autotune.tasks import merged_tasks, tasks_of
 from ..autotune.tune import tune
 from ..autotune.tune_report import TuneReport
+from ..autotune.tuner import KernelTuner
 from ..codegen.cpp.binary import find_compiler
 from ..ir.errors import ArtifactError, OptionError
 from ..ir.graph import Graph
@@ -23,7 +24,7 @@ from ..ir.layout import KVLayout
 from ..ir.parse import parse_graph
 from ..ir.progress import Progress, unwatched
 from ..ir.target import Target
-from ..runtime.artifact import Artifact, load_artifact
+from ..runtime.artifact import Artifact
 from . import cache
 from .build_model import capture, from_cache, pipeline_of
 from .compiled_variant import CompilingModule
@@ -58,9 +59,6 @@ def tasks_of_artifact(artifact: Artifact, where: str, target: str = "auto") -> T
 
 def tasks_of_request(request: Request, progress: Progress = unwatched) -> Tasks:
     """Of a language model: of its artifact in the cache, or captured now; nothing is built."""
-    if request.path is not None and request.is_artifact:
-        artifact = load_artifact(request.path, progress)
-        return tasks_of_artifact(artifact, str(request.path), request.target.name)
     key = request.key
     kept = None if key is None else from_cache(cache.path_of(key), progress)
     if kept is not None:
@@ -89,14 +87,11 @@ def tune_tasks(
     resume: bool = False,
     ray: bool = False,
     progress: Progress = unwatched,
-    tune_task: TuneTask | None = None,
 ) -> TuneReport:
     """Tune within the budget, and keep what is found in a file, the user's own where none is named.
 
     DeviceError where the target is not here; see `autotune.tune`.
     """
-    if tune_task is None:
-        from ..autotune.search import tune_kernel as tune_task
     file = RecordFile(records or user_records())
     file.add([])  # one that cannot be written is told before hours of work
     devices = devices_of(target.is_gpu) if ray else None
@@ -107,7 +102,6 @@ def tune_tasks(
         bench_of(target),
         file,
         budget,
-        tune_task=tune_task,
         resume=resume,
         on_devices=devices,
         progress=progress,
@@ -147,4 +141,4 @@ def bench_of(target: Target) -> Bench:
     if not target.is_gpu:
         said = subprocess.run([*find_compiler(), "--version"], capture_output=True, text=True)
         versions["cxx"] = (said.stdout.splitlines() or ["does not tell its version"])[0]
-    return Bench(partial(open_device, target), device_name(target), versions)
+    return Bench(partial(open_device, target), KernelTuner, device_name(target), versions)

@@ -1,7 +1,9 @@
 """Where tasks run and how the time is shared among them; here, one after another."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,29 +14,28 @@ from .key import Key
 from .task import Task, TaskOutcome
 from .tasks import weight
 
+TICK_SECONDS = 1.0
 EVEN = 0.5  # of the budget is shared evenly, the rest by what kernels cost
 
 
-class TuneTask(Protocol):
-    """Finds the fastest schedule for a task within a time."""
+class Tuner(Protocol):
+    """Finds the fastest schedules on one device, until it is closed."""
 
-    def __call__(
-        self,
-        task: Task,
-        device: Device,
-        *,
-        seconds: float,
-        workers: int,
-        seed: int,
-        progress: Progress,
-    ) -> TaskOutcome: ...
+    def __call__(self, task: Task, *, seconds: float, seed: int) -> TaskOutcome: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where is measured: how to open the device, its name, versions of what compiles for it."""
+    """Where is measured: how to open the device, what tunes on it, and their names.
+
+    `tuner` is given the device and the number of processes that compile. `versions` are those of
+    what compiles for the device.
+    """
 
     open: Callable[[], Device]
+    tuner: Callable[[Device, int], Tuner]
     name: str
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,57 +61,49 @@ def shares(weights: Mapping[Key, float], seconds: float) -> dict[Key, float]:
 
 
 def outcomes_here(
-    tasks: Mapping[Key, Task],
-    bench: Bench,
-    budget: Budget,
-    tune_task: TuneTask,
-    progress: Progress,
+    tasks: Mapping[Key, Task], bench: Bench, budget: Budget, progress: Progress
 ) -> Outcomes:
     """One after another on one device; what a task leaves of its time goes to those that follow."""
     if not tasks:
         return
     end = time.monotonic() + budget.seconds
-    device = bench.open()
     left = {key: weight(task) for key, task in tasks.items()}
-    watched = timed(progress, budget.seconds)
-    while left:
-        watched("tune", 0, 1)
-        remaining = end - time.monotonic()
-        if remaining <= 0:
-            return
-        key = next(iter(left))
-        seconds = shares(left, remaining)[key]
-        del left[key]
-        yield key, attempt(tune_task, tasks[key], device, budget, seconds, watched)
+    with (
+        clock(progress, budget.seconds),
+        closing(bench.tuner(bench.open(), budget.workers)) as tuner,
+    ):
+        while left and (remaining := end - time.monotonic()) > 0:
+            key = next(iter(left))
+            seconds = shares(left, remaining)[key]
+            del left[key]
+            yield key, attempt(tuner, tasks[key], budget, seconds)
 
 
 def attempt(
-    tune_task: TuneTask,
-    task: Task,
-    device: Device,
-    budget: Budget,
-    seconds: float,
-    progress: Progress,
+    tuner: Tuner, task: Task, budget: Budget, seconds: float
 ) -> TaskOutcome | TilewrightError:
     """The outcome, or the error that there was instead: other tasks go on."""
     try:
-        return tune_task(
-            task,
-            device,
-            seconds=seconds,
-            workers=budget.workers,
-            seed=budget.seed,
-            progress=progress,
-        )
+        return tuner(task, seconds=seconds, seed=budget.seed)
     except TilewrightError as error:
         return error
 
 
-def timed(progress: Progress, seconds: float) -> Progress:
-    """A `Progress` that tells, whatever it hears, how much of the time has gone."""
-    begin, whole = time.monotonic(), max(round(seconds), 1)
+@contextmanager
+def clock(progress: Progress, seconds: float) -> Iterator[None]:
+    """Tells `progress`, each second while the block runs, how much of the time has gone."""
+    begin, whole, ended = time.monotonic(), max(round(seconds), 1), threading.Event()
 
-    def show(stage: str, done: int, of: int) -> None:
-        progress("tune", min(int(time.monotonic() - begin), whole), whole)
+    def tell() -> None:
+        while True:
+            progress("tune", min(int(time.monotonic() - begin), whole), whole)
+            if ended.wait(TICK_SECONDS):
+                return
 
-    return show
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from ..ir.errors import DeviceError, OptionError, TilewrightError
-from ..ir.progress import Progress, unwatched
-from .bench import Bench, Budget, Outcomes, TuneTask, attempt, shares, timed
+from ..ir.progress import Progress
+from .bench import Bench, Budget, Outcomes, attempt, clock, shares
 from .key import Key
 from .task import Task, TaskOutcome
 from .tasks import weight
@@ -50,7 +51,6 @@ def outcomes_on_ray(
     tasks: Mapping[Key, Task],
     bench: Bench,
     budget: Budget,
-    tune_task: TuneTask,
     devices: int,
     progress: Progress,
 ) -> Outcomes:
@@ -65,22 +65,22 @@ def outcomes_on_ray(
     # on a CPU a task has the whole machine: beside another one times mean nothing
     needs = {"num_gpus": 1} if is_gpu else {"num_cpus": _cpus(ray)}
     remote = ray.remote(max_retries=0, **needs)(_remote)
-    end, watched = time.monotonic() + budget.seconds, timed(progress, budget.seconds)
+    end = time.monotonic() + budget.seconds
     weights = {key: weight(task) for key, task in tasks.items()}
     seconds = shares(weights, budget.seconds * min(devices, len(tasks)))
     running = {
-        remote.remote(tune_task, task, bench, budget, min(seconds[key], budget.seconds)): key
+        remote.remote(task, bench, budget, min(seconds[key], budget.seconds)): key
         for key, task in tasks.items()
     }
-    while running and time.monotonic() < end:
-        done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
-        watched("tune", 0, 1)
-        for reference in done:
-            key = running.pop(reference)
-            try:
-                yield key, ray.get(reference)
-            except ray.exceptions.RayError as error:
-                yield key, DeviceError("a task was lost", facts=str(error).splitlines()[0])
+    with clock(progress, budget.seconds):
+        while running and time.monotonic() < end:
+            done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
+            for reference in done:
+                key = running.pop(reference)
+                try:
+                    yield key, ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    yield key, DeviceError("a task was lost", facts=str(error).splitlines()[0])
     for reference in running:
         ray.cancel(reference, force=True)
 
@@ -91,7 +91,8 @@ def _cpus(ray: Any) -> int:
 
 
 def _remote(
-    tune_task: TuneTask, task: Task, bench: Bench, budget: Budget, seconds: float
+    task: Task, bench: Bench, budget: Budget, seconds: float
 ) -> TaskOutcome | TilewrightError:
     """What runs on the other machine."""
-    return attempt(tune_task, task, bench.open(), budget, seconds, unwatched)
+    with closing(bench.tuner(bench.open(), budget.workers)) as tuner:
+        return attempt(tuner, task, budget, seconds)

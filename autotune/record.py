@@ -2,11 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
 from ..codegen import templates  # noqa: F401  these bring the classes of schedules
+from ..codegen.build_steps import VERSION
 from ..codegen.cpp import schedules  # noqa: F401
 from ..codegen.templates.template import Schedule
 from ..ir.errors import BuildError, ParseError
@@ -18,12 +19,13 @@ from .record_file import StoredRecord
 class ScheduleRecord:
     """The seconds are of one launch, as in `TaskOutcome`; `tried` counts candidates.
 
+    A schedule for another version of code generation is left as it was written: nobody takes it.
     `when`: the time in UTC, as ISO 8601 has it. `device`: its name. `versions` are those of what
     compiled it.
     """
 
     key: Key
-    schedule: Schedule
+    schedule: Schedule | Mapping[str, Any]
     seconds: float
     default_seconds: float
     floor_seconds: float
@@ -36,7 +38,9 @@ class ScheduleRecord:
         """Plain data."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         own["versions"] = dict(self.versions)
-        return {**own, "key": asdict(self.key), "schedule": schedule_to_json(self.schedule)}
+        schedule = self.schedule
+        written = schedule_to_json(schedule) if isinstance(schedule, Schedule) else dict(schedule)
+        return {**own, "key": asdict(self.key), "schedule": written}
 
     @property
     def line(self) -> str:
@@ -63,30 +67,15 @@ def parse_record(text: str, where: str) -> ScheduleRecord:
     except (ValueError, RecursionError) as error:
         raise ParseError("a record is one JSON document", where=where, facts=str(error)) from None
     problems: list[str] = []
-    names = [f.name for f in fields(ScheduleRecord)]
-    if _has_fields(data, names, "a record", problems):
-        if _has_fields(data["key"], PARTS, "key", problems):
-            wrong = [part for part in PARTS if not isinstance(data["key"][part], str)]
-            problems += [f"key.{part} is no text" for part in wrong]
-            if not wrong:
-                key = Key(**data["key"])
-                problems += _problem_of(lambda: key.bounds)
-        problems += _problem_of(lambda: schedule_from_json(data["schedule"]))
-        for name in ("seconds", "default_seconds", "floor_seconds"):
-            value = data[name]
-            is_number = type(value) in (int, float) and math.isfinite(value) and value >= 0
-            problems += [] if is_number else [f"{name} is {value!r}, no time"]
-        if type(data["tried"]) is not int or data["tried"] < 0:
-            problems.append(f"tried is {data['tried']!r}, no count")
-        for name in ("when", "device"):
-            problems += (
-                [] if isinstance(data[name], str) else [f"{name} is {data[name]!r}, no text"]
-            )
-        versions = data["versions"]
-        is_named = isinstance(versions, dict) and all(
-            isinstance(value, str) for value in versions.values()
-        )
-        problems += [] if is_named else ["versions does not map names to texts"]
+    if _has_fields(data, [f.name for f in fields(ScheduleRecord)], "a record", problems):
+        for name, (what, is_one) in _FIELDS.items():
+            if not is_one(data[name]):
+                problems.append(f"{name} is {data[name]!r}, not {what}")
+        for name, read in (("key", _key_from_json), ("schedule", _schedule_of(data))):
+            try:
+                data[name] = read(data[name])
+            except (ValueError, BuildError) as error:
+                problems.append(str(error))
     if problems:
         raise ParseError(
             "this is no record of tuning",
@@ -94,7 +83,53 @@ def parse_record(text: str, where: str) -> ScheduleRecord:
             facts="\n".join(problems),
             fix="records are written by `tilewright tune --export`",
         )
-    return ScheduleRecord(**{**data, "key": key, "schedule": schedule_from_json(data["schedule"])})
+    return ScheduleRecord(**data)
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value > 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "seconds": ("a time", _is_time),
+    "default_seconds": ("a time", _is_time),
+    "floor_seconds": ("a time", lambda value: value == 0 or _is_time(value)),
+    "tried": ("a count", lambda value: type(value) is int and value >= 0),
+    "when": ("a text", _is_text),
+    "device": ("a text", _is_text),
+    "versions": (
+        "texts by name",
+        lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+    ),
+}
+
+
+def _key_from_json(data: Any) -> Key:
+    problems: list[str] = []
+    if _has_fields(data, PARTS, "key", problems):
+        problems += [f"key.{part} is no text" for part in PARTS if not _is_text(data[part])]
+    if problems:
+        raise ValueError("\n".join(problems))
+    key = Key(**data)
+    _ = key.bounds
+    return key
+
+
+def _schedule_of(record: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """How its schedule is read; one for another version may be of a kind that is gone."""
+    key = record["key"]
+    is_ours = not isinstance(key, dict) or key.get("codegen") == str(VERSION)
+    return schedule_from_json if is_ours else _as_object
+
+
+def _as_object(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError("schedule is no object")
+    return data
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
@@ -123,7 +158,7 @@ def schedule_from_json(data: Any) -> Schedule:
     return kind(**given)
 
 
-def _has_fields(data: Any, names: Any, what: str, problems: list[str]) -> bool:
+def _has_fields(data: Any, names: Iterable[str], what: str, problems: list[str]) -> bool:
     if not isinstance(data, dict):
         problems.append(f"{what} is no object")
         return False
@@ -131,11 +166,3 @@ def _has_fields(data: Any, names: Any, what: str, problems: list[str]) -> bool:
     problems += [f"{what} has no {name}" for name in sorted(missing)]
     problems += [f"{what} has an unknown {name}" for name in sorted(unknown)]
     return not missing and not unknown
-
-
-def _problem_of(read: Any) -> list[str]:
-    try:
-        read()
-    except (ValueError, BuildError) as error:
-        return [str(error)]
-    return []

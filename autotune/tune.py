@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from ..ir.errors import TilewrightError
 from ..ir.progress import Progress, unwatched
-from .bench import Bench, Budget, TuneTask, outcomes_here
+from .bench import Bench, Budget, outcomes_here
 from .key import Key
 from .on_ray import outcomes_on_ray
 from .record import ScheduleRecord, parse_lines
@@ -20,7 +20,6 @@ def tune(
     file: RecordFile,
     budget: Budget,
     *,
-    tune_task: TuneTask,
     resume: bool = False,
     on_devices: int | None = None,
     progress: Progress = unwatched,
@@ -37,9 +36,9 @@ def tune(
         for key in [key for key in tasks if key.digest in known]:
             rows[key] = TuneRow(key, left.pop(key), record=known[key.digest], was_kept=True)
     if on_devices is None:
-        outcomes = outcomes_here(left, bench, budget, tune_task, progress)
+        outcomes = outcomes_here(left, bench, budget, progress)
     else:
-        outcomes = outcomes_on_ray(left, bench, budget, tune_task, on_devices, progress)
+        outcomes = outcomes_on_ray(left, bench, budget, on_devices, progress)
     for key, outcome in outcomes:
         if isinstance(outcome, TilewrightError):
             rows[key] = TuneRow(key, tasks[key], problem=str(outcome))

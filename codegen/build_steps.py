@@ -38,7 +38,9 @@ from .lower import Lowered, lower_group
 from .merge_axes import with_merged_axes
 from .templates import template_with
 
-VERSION = 1  # of generated code: part of every kernel's key
+# Of generated code: part of every kernel's key, and of records of tuning. It grows where a schedule
+# has other fields, or another meaning.
+VERSION = 1
 
 Names = dict[Value, str]  # the buffer that each value lies in
 

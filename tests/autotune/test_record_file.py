@@ -159,11 +159,12 @@ def test_schedules_come_back_as_they_were():
         ({"schedule": {"kind": "RunSchedule", "block": True}}, "RunSchedule.block is True"),
         ({"schedule": {"kind": "RunSchedule", "block": 5}}, "block=5 is outside the domain"),
         ({"schedule": {"kind": "RunSchedule", "block": 512, "x": 1}}, "has an unknown x"),
-        ({"seconds": -1.0}, "seconds is -1.0, no time"),
-        ({"seconds": float("nan")}, "seconds is nan, no time"),
-        ({"tried": 1.5}, "tried is 1.5, no count"),
-        ({"when": None}, "when is None, no text"),
-        ({"versions": {"a": 1}}, "versions does not map names to texts"),
+        ({"seconds": -1.0}, "seconds is -1.0, not a time"),
+        ({"default_seconds": 0}, "default_seconds is 0, not a time"),
+        ({"seconds": float("nan")}, "seconds is nan, not a time"),
+        ({"tried": 1.5}, "tried is 1.5, not a count"),
+        ({"when": None}, "when is None, not a text"),
+        ({"versions": {"a": 1}}, "not texts by name"),
         ({"more": 1}, "a record has an unknown more"),
     ],
 )
@@ -190,3 +191,16 @@ def test_all_that_is_wrong_is_told_at_once():
     with pytest.raises(ParseError) as caught:
         parse_record(line, "x")
     assert len(caught.value.facts.splitlines()) == 3
+
+
+def test_a_schedule_of_another_version_is_left_as_it_is(file):
+    """Its kind may be gone, or have other fields: that must not stop what is built today."""
+    old = {
+        **RECORD.to_json(),
+        "key": {**vars_of(KEY), "codegen": "0"},
+        "schedule": {"kind": "Gone"},
+    }
+    record = parse_record(json.dumps(old), "x")
+    assert record.schedule == {"kind": "Gone"}
+    file.add([record.stored])
+    assert read(file) == [record]

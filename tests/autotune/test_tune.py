@@ -3,11 +3,12 @@ measures nothing.
 """
 
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
-from tilewright.autotune.bench import Bench, Budget, shares, timed
+from tilewright.autotune.bench import Bench, Budget, clock, shares
 from tilewright.autotune.on_ray import devices_of
 from tilewright.autotune.record import parse_lines
 from tilewright.autotune.record_file import RecordFile
@@ -36,11 +37,23 @@ class StandIn:
 
     def __init__(self, fails=(), idle=()):
         self.asked, self.fails, self.idle = [], fails, idle
+        self.opened, self.closed = [], 0
 
-    def __call__(self, task, device, *, seconds, workers, seed, progress):
+    @property
+    def bench(self):
+        """Where it tunes."""
+        return Bench(lambda: "the device", self.start, "some CPU", {"cxx": "13"})
+
+    def start(self, device, workers):
+        self.opened.append((device, workers))
+        return self
+
+    def close(self):
+        self.closed += 1
+
+    def __call__(self, task, *, seconds, seed):
         number = len(self.asked)
-        self.asked.append((task, device, seconds, workers, seed))
-        progress("measure", 1, 2)
+        self.asked.append((task, seconds, seed))
         if number in self.fails:
             raise BuildError("no luck", facts="a reason")
         if number in self.idle:
@@ -54,22 +67,20 @@ def file(tmp_path):
     return RecordFile(tmp_path / "records.sqlite")
 
 
-BENCH = Bench(lambda: "the device", "some CPU", {"cxx": "13"})
-
-
 def test_each_outcome_is_kept_and_reported(file):
     work, stand_in, heard = tasks(64, 96), StandIn(), []
     report = tune(
-        work, BENCH, file, Budget(100.0, 3, 7), tune_task=stand_in,
-        progress=lambda *what: heard.append(what),
-    )  # fmt: skip
+        work, stand_in.bench, file, Budget(100.0, 3, 7), progress=lambda *what: heard.append(what)
+    )
     kept = {r.key: r for r in parse_lines(file.lines(), "x")}
     assert kept.keys() == work.keys()
     for record in kept.values():
         assert record.schedule == BEST
         assert (record.seconds, record.default_seconds, record.floor_seconds) == (2e-6, 4e-6, 1e-6)
         assert (record.tried, record.device, record.versions) == (3, "some CPU", {"cxx": "13"})
-    assert [asked[1:2] + asked[3:] for asked in stand_in.asked] == [("the device", 3, 7)] * 8
+    assert stand_in.opened == [("the device", 3)]
+    assert stand_in.closed == 1
+    assert {seed for *_, seed in stand_in.asked} == {7}
     assert [asked[0] for asked in stand_in.asked] == list(work.values())
     assert {stage for stage, _, _ in heard} == {"tune"}
     assert {of for _, _, of in heard} == {100}
@@ -86,7 +97,7 @@ def test_each_outcome_is_kept_and_reported(file):
 def test_one_that_fails_or_measures_nothing_leaves_the_others(file):
     work = tasks(64)
     stand_in = StandIn(fails=(1,), idle=(2,))
-    report = tune(work, BENCH, file, Budget(100.0), tune_task=stand_in)
+    report = tune(work, stand_in.bench, file, Budget(100.0))
     assert [row.state for row in report.rows] == ["tuned", "failed", "no time left", "tuned"]
     assert len(file.lines()) == 2
     assert "no luck" in str(report)
@@ -102,20 +113,22 @@ def test_a_run_that_is_ended_is_resumed(file):
                 raise KeyboardInterrupt
             return super().__call__(*args, **options)
 
+    ended = Ended()
     with pytest.raises(KeyboardInterrupt):
-        tune(work, BENCH, file, Budget(100.0), tune_task=Ended())
+        tune(work, ended.bench, file, Budget(100.0))
+    assert ended.closed == 1
     assert len(file.lines()) == 3
     stand_in = StandIn()
-    report = tune(work, BENCH, file, Budget(100.0), tune_task=stand_in, resume=True)
+    report = tune(work, stand_in.bench, file, Budget(100.0), resume=True)
     assert len(stand_in.asked) == 5
     assert [row.state for row in report.rows] == ["kept"] * 3 + ["tuned"] * 5
     again = StandIn()
-    tune(work, BENCH, file, Budget(100.0), tune_task=again)
+    tune(work, again.bench, file, Budget(100.0))
     assert len(again.asked) == 8  # without `resume` all is measured anew
 
 
 def test_no_budget_tunes_nothing(file):
-    report = tune(tasks(64), BENCH, file, Budget(0.0), tune_task=StandIn())
+    report = tune(tasks(64), StandIn().bench, file, Budget(0.0))
     assert {row.state for row in report.rows} == {"no time left"}
     assert "4 no time left" in str(report)
     assert file.lines() == []
@@ -137,13 +150,21 @@ def test_tasks_that_cost_most_come_first():
 
 
 def test_progress_tells_how_much_of_the_time_has_gone(monkeypatch):
-    now, heard = [10.0], []
+    now, heard, enough = [10.0], [], threading.Event()
     monkeypatch.setattr("tilewright.autotune.bench.time.monotonic", lambda: now[0])
-    show = timed(lambda *what: heard.append(what), 30.0)
-    for at in (10.0, 14.5, 100.0):
-        now[0] = at
-        show("anything", 3, 4)
-    assert heard == [("tune", 0, 30), ("tune", 4, 30), ("tune", 30, 30)]
+    monkeypatch.setattr("tilewright.autotune.bench.TICK_SECONDS", 0.001)
+
+    def hear(*what):
+        heard.append(what)
+        now[0] += 7.5
+        if len(heard) > 5:
+            enough.set()
+
+    with clock(hear, 30.0):
+        assert enough.wait(60)
+    count = len(heard)
+    assert heard[:6] == [("tune", at, 30) for at in (0, 7, 15, 22, 30, 30)]
+    assert len(heard) == count
 
 
 # ---- Ray -----------------------------------------------------------------------------------
@@ -194,7 +215,7 @@ def test_ray_takes_tasks_to_devices(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", ray)
     assert devices_of(False) == 2
     stand_in = StandIn()
-    report = tune(work, BENCH, file, Budget(100.0, 2), tune_task=stand_in, on_devices=2)
+    report = tune(work, stand_in.bench, file, Budget(100.0, 2), on_devices=2)
     assert [row.state for row in report.rows] == ["tuned", "failed", "tuned", "tuned"]
     assert "the machine is gone" in report.rows[1].problem
     assert ray.needs == {"max_retries": 0, "num_cpus": 8}
