@@ -70,9 +70,8 @@ class DeviceTrial:
     def __init__(self, task: Task, tools: Tools, seed: int):
         self.task, self.tools, self.seed = task, tools, seed
         self.sizes = bucket_sizes(task.kernel, task.size, task.lo, task.hi)
-        self.built: dict[
-            Schedule, tuple[int, CompiledCandidate]
-        ] = {}  # those that are good, and their numbers
+        # those that are good, and their numbers
+        self.built: dict[Schedule, tuple[int, CompiledCandidate]] = {}
         self.prepare()
 
     def prepare(self) -> None:

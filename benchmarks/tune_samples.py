@@ -20,7 +20,7 @@ from gpu_lab import Shape, llama_kernels
 from tilewright.autotune import model
 from tilewright.autotune.domain import Candidates
 from tilewright.autotune.measure import settled
-from tilewright.autotune.record import schedule_to_json
+from tilewright.autotune.record import schedule_from_json, schedule_to_json
 from tilewright.autotune.search import DeviceTrial, Tools
 from tilewright.autotune.task import Task
 from tilewright.codegen.templates import choices
@@ -57,11 +57,7 @@ def report(task: Task, row: dict) -> str:
     if not row["us"]:
         return f"nothing runs: {row['failed'][:2]}"
     us, facts = np.array(row["us"][0]), Candidates(task).facts[0]
-    kinds = {type(task.default)} | {type(s) for s in Candidates(task).ordered(64)}
-    by_name = {kind.__name__: kind for kind in kinds}
-    made = [
-        by_name[s["kind"]](**{n: v for n, v in s.items() if n != "kind"}) for s in row["schedules"]
-    ]
+    made = [schedule_from_json(s) for s in row["schedules"]]
     costs = [model.seconds(facts, s) or 1.0 for s in made]
     chosen = us[int(np.argmin(costs))]
     return (
@@ -89,10 +85,10 @@ def main() -> None:
                 task = Task(kernels[name].kernel, TARGET, size, lo, hi, default)
                 row = measured(task, tools, args.each, len(rows))
                 rows.append({"kernel": name, "lo": lo, "hi": hi, **row})
+                args.out.write_text(json.dumps(rows, indent=1))
                 print(f"{name:9} {lo:6}..{hi or '':5}", report(task, row), flush=True)
                 for text, reason in row["failed"][:3]:
                     print("   ", text, reason[:200])
-                args.out.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":
