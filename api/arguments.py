@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ..frontend.dtypes import TO_TORCH
+from ..frontend.dtypes import FROM_TORCH, TO_TORCH
 from ..ir.errors import DeviceError, ShapeError, UnsupportedModel
-from ..runtime.dlpack import view_of
+from ..runtime.device import Device
+from ..runtime.dlpack import View, view_of
 from .callable_module import without_history
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -50,6 +51,23 @@ def _problem(x: torch.Tensor) -> tuple[str, str] | None:
             "call it under torch.no_grad(), or pass what is detached first: x.detach()",
         )
     return None
+
+
+def tensor_view(value: Any, device: Device) -> Any:
+    """A tensor where it lies, as `runtime/dlpack.py` would find it; other values as they are.
+
+    Capsules take longer than a small kernel. The device waits for torch's stream where it has to.
+    """
+    dtype = FROM_TORCH.get(value.dtype) if isinstance(value, torch.Tensor) else None
+    if dtype is None or value.is_neg():
+        return without_history(value)
+    place = (1, 0) if value.is_cpu else (2, value.get_device())
+    if not value.is_cpu:
+        if not value.is_cuda or place != device.dlpack_device:
+            return without_history(value)
+        device.wait_for(torch.cuda.current_stream(value.device).cuda_stream)
+    strides = None if value.is_contiguous() else value.stride()
+    return View(value.data_ptr(), tuple(value.shape), strides, dtype, place, value)
 
 
 def check_modes() -> None:

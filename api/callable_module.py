@@ -42,6 +42,18 @@ class Missed:
     made: int  # how many variants were made for this call before
 
 
+class ByPosition(inspect.BoundArguments):
+    """All arguments of a signature that has no others, given by position: the usual case."""
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return tuple(self.arguments.values())
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return {}
+
+
 class CallableModule:
     """Runs a module's generated kernels. Threads may share one."""
 
@@ -61,21 +73,21 @@ class CallableModule:
         self._signature = signature
         parameters = signature.parameters.values()
         self._parameters = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
+        self._is_plain = len(self._parameters) == len(parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns for these arguments: torch tensors when given torch tensors."""
         self._check_open()
         self._start()
         arguments = self._bind(args, kwargs)
+        args, kwargs = arguments.args, arguments.kwargs
         made = 0
         while True:
             variants = list(self.variants)
             failures: list[TilewrightError] = []
             for variant in reversed(variants):
                 try:
-                    inputs = variant.signature.flatten(
-                        arguments.args, arguments.kwargs, self._parameters
-                    )
+                    inputs = variant.signature.flatten(args, kwargs, self._parameters)
                 except ShapeError as error:  # another structure, or another constant
                     failures.append(error)
                     continue
@@ -129,6 +141,8 @@ class CallableModule:
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         """Arguments as the module's signature has them: by position wherever that can be."""
+        if self._is_plain and not kwargs and len(args) == len(self._parameters):
+            return ByPosition(self._signature, dict(zip(self._parameters, args)))
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -151,6 +165,10 @@ class CallableModule:
         """Make a variant for the call, or raise. -> how many were made."""
         raise NotImplementedError
 
+    def _as_array(self, value: Any, executable: Executable) -> Any:
+        """An input as the executable takes it."""
+        return without_history(value)
+
     def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
         """The outputs as arrays of the library that the caller uses."""
         torch = torch_of(inputs.values())
@@ -163,7 +181,7 @@ class CallableModule:
         assert executable is not None, "a call opens the device first"
         variant.used = next(self._ticks)
         check_apart(inputs, [name for name, _ in variant.signature.written])
-        arrays = [without_history(inputs[name]) for name in variant.program.inputs]
+        arrays = [self._as_array(inputs[name], executable) for name in variant.program.inputs]
         if variant.program.states:
             with self._lock:
                 self._move_states(variant, executable)

@@ -10,6 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from ..frontend.dtypes import from_numpy
 from ..frontend.dynamic_shapes import has_empty_axes
 from ..frontend.imported import Imported
 from ..frontend.torch_export import exported_axes, import_module, import_program
@@ -22,6 +23,7 @@ from ..ir.errors import (
 from ..ir.signature import Signature
 from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
+from ..runtime.executable import Executable
 from .arguments import (
     changed_axes,
     check_modes,
@@ -30,6 +32,7 @@ from .arguments import (
     example,
     is_plain,
     shapes_of,
+    tensor_view,
 )
 from .callable_module import Missed, torch_of
 from .compiled_variant import CompilingModule
@@ -98,9 +101,14 @@ class CompiledModule(CompilingModule):
         if not all(map(is_plain, inputs.values())):
             check_tensors(arguments.arguments)
 
+    def _as_array(self, value: Any, executable: Executable) -> Any:
+        return tensor_view(value, executable.device)
+
     def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
         if inputs and torch_of(inputs.values()) is None:
             return [output.numpy() for output in outputs]
+        if self.target.kind == "cpu":  # where nothing has to be said of devices
+            return [from_numpy(output.numpy()) for output in outputs]
         return [torch.from_dlpack(output) for output in outputs]
 
     def _make(self, missed: Missed) -> int:

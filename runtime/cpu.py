@@ -121,10 +121,15 @@ class CpuDevice:
         asked = self._threads or get_switch("threads")
         return asked or (usable_cores() if work >= SHARED_WORK else 1)
 
+    def wait_for(self, stream: int) -> None:
+        """See Device. A CPU has no streams."""
+
     def enter(self) -> None:
         """See Device. A CPU is there in every thread and process."""
 
-    def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> HostMemory:
+    def allocate(
+        self, nbytes: int, what: str, *, zero: bool = False, brief: bool = False
+    ) -> HostMemory:
         """See Device. Memory is always zero when new."""
         return _made(nbytes, what, lambda: HostMemory(nbytes))
 

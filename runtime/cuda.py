@@ -9,6 +9,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,12 @@ from ..ir.program import Program
 from ..ir.target import target_of
 from .cuda_module import CudaModule
 from .device import Done, check_room, no_memory
+from .spare_memory import SpareMemory
 
 POOLED_BYTES = 32 << 20  # smaller requests come from a pool: outputs and inputs of every call
 KEPT_BYTES = 512 << 20  # of freed pool memory that is kept for the next request
+GRAIN = 512  # bytes; sizes of brief memory are multiples
+SPARE_SHARE = 16  # this part of a device's memory may be kept for the next run
 
 
 def load_cuda() -> tuple[Any, Any]:
@@ -103,6 +107,9 @@ class CudaDevice:
         self.check(
             self.driver.cuMemPoolSetAttribute(pool, threshold, self.driver.cuuint64_t(KEPT_BYTES))
         )
+        total = self.check(self.driver.cuMemGetInfo())[1]
+        self._others = self._new_event()
+        self._spares = SpareMemory(int(total) // SPARE_SHARE, self._free)
         tell_after_fork(self)
 
     def after_fork(self) -> None:
@@ -141,23 +148,52 @@ class CudaDevice:
 
     # ---- memory ----
 
-    def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> CudaMemory:
+    def allocate(
+        self, nbytes: int, what: str, *, zero: bool = False, brief: bool = False
+    ) -> CudaMemory:
         """See Device."""
         self.enter()
-        driver, size = self.driver, max(nbytes, 1)
-        if size < POOLED_BYTES:
-            error, address = driver.cuMemAllocAsync(size, self._raw_stream)
-            free = self._free_pooled
+        size = max(nbytes, 1)
+        if brief:
+            size = -(-size // GRAIN) * GRAIN
+            free: Callable[[int], None] = partial(self._spare, size)
+            spare = self._spares.take(size)
+            if spare is not None:
+                # whoever had it may still read it where torch computes, unless told otherwise
+                self.wait_for(self.driver.CU_STREAM_LEGACY)
+            address = spare or self._taken(size, nbytes, what, pooled=False)
         else:
-            error, address = driver.cuMemAlloc(size)
-            free = self._free
-        if int(error) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
-            raise no_memory(nbytes, what, self.name, self.free_bytes())
-        address = self.check((error, address))
-        memory = CudaMemory(int(address), nbytes, free)
+            pooled = size < POOLED_BYTES
+            free = self._free_pooled if pooled else self._free
+            address = self._taken(size, nbytes, what, pooled)
+        memory = CudaMemory(address, nbytes, free)
         if zero:
             self.zero(memory)
         return memory
+
+    def _taken(self, size: int, nbytes: int, what: str, pooled: bool) -> int:
+        """The address of new memory."""
+        driver = self.driver
+        for may_spare in (True, False):
+            if pooled:
+                error, address = driver.cuMemAllocAsync(size, self._raw_stream)
+            else:
+                error, address = driver.cuMemAlloc(size)
+            if int(error) != int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
+                return int(self.check((error, address)))
+            if may_spare:
+                self._spares.clear()
+        raise no_memory(nbytes, what, self.name, self.free_bytes())
+
+    def wait_for(self, stream: int) -> None:
+        """Do what comes next after what another stream was told so far."""
+        self.enter()
+        self.check(self.driver.cuEventRecord(self._others, stream))
+        self.check(self.driver.cuStreamWaitEvent(self._raw_stream, self._others, 0))
+
+    def _spare(self, size: int, address: int) -> None:
+        if not self._is_forked:
+            self._spares.give(size, address)
 
     def _free(self, address: int) -> None:
         if not self._is_forked:
@@ -172,6 +208,7 @@ class CudaDevice:
     def free_bytes(self) -> int:
         """How much `allocate` can give now."""
         self.enter()
+        self._spares.clear()
         return int(self.check(self.driver.cuMemGetInfo())[0])
 
     def zero(self, memory: CudaMemory) -> None:
@@ -252,10 +289,13 @@ class CudaDevice:
 
     def begin_event(self) -> Any:
         """An event that happens when all that was asked for so far is done."""
-        flags = self.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
-        event = self.check(self.driver.cuEventCreate(flags))
+        event = self._new_event()
         self.check(self.driver.cuEventRecord(event, self._raw_stream))
         return event
+
+    def _new_event(self) -> Any:
+        flags = self.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        return self.check(self.driver.cuEventCreate(flags))
 
     def end_event(self, event: Any) -> None:
         """Give an event back."""
@@ -285,6 +325,22 @@ class CudaDevice:
             )
         self.enter()
         return CudaModule(program, self)
+
+    def launch_config(self, grid: tuple[int, ...], threads: int, shared: int, pdl: bool) -> Any:
+        """How a kernel is launched; with `pdl` it may begin while the one before it ends."""
+        driver = self.driver
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes, config.hStream = shared, self._raw_stream
+        if pdl:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = (
+                driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            )
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
+        return config
 
     def unload(self, library: Any) -> None:
         """Give back a loaded binary, once what was launched is done."""

@@ -89,13 +89,20 @@ class Device(Protocol):
     dlpack_device: tuple[int, int]  # (1, 0) for the CPU, (2, index) for CUDA
     dlpack_stream: int | None  # what producers of DLPack capsules are told to wait for
 
+    def wait_for(self, stream: int) -> None:
+        """Do what comes next after what another stream of this device was told so far."""
+        ...
+
     def enter(self) -> None:
         """Make the device current in this thread. DeviceError in a process that cannot use it."""
         ...
 
-    def allocate(self, nbytes: int, what: str, *, zero: bool = False) -> Memory:
+    def allocate(
+        self, nbytes: int, what: str, *, zero: bool = False, brief: bool = False
+    ) -> Memory:
         """Memory of `nbytes`, its address a multiple of ALIGNMENT; undefined content unless `zero`.
 
+        What is `brief` is soon given back, and may then be kept for who asks for as much next.
         OutOfMemory names `what`, says how much was needed and how much there was.
         """
         ...

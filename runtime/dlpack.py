@@ -99,10 +99,12 @@ def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def view_of(array: Any, stream: int | None = None) -> View:
-    """Look at `array` without copying: NumPy arrays and anything with `__dlpack__`.
+    """Look at `array` without copying: NumPy arrays, anything with `__dlpack__`, or what is a View.
 
-    Raises ShapeError when it is neither, or has a dtype we lack.
+    Raises ShapeError when it is none of them, or has a dtype we lack.
     """
+    if isinstance(array, View):
+        return array
     if isinstance(array, np.ndarray):
         return _view_of_numpy(array)
     producer = getattr(array, "__dlpack__", None)

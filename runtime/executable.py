@@ -173,7 +173,9 @@ class Executable:
                 facts=f"it is on DLPack device {view.device}, the program on {self.device.name}",
                 fix=f"move it to {self.device.name} or to the CPU first",
             )
-        memory = self.device.allocate(_nbytes(view.shape, buffer), f"input {buffer.name}")
+        memory = self.device.allocate(
+            _nbytes(view.shape, buffer), f"input {buffer.name}", brief=True
+        )
         self.device.upload(memory, np.ascontiguousarray(view.numpy()))
         return memory
 
@@ -235,7 +237,7 @@ class Executable:
         if self.device.dlpack_device == CPU:
             host = host_array(shape, buffer.type.dtype.numpy, f"output {buffer.name}")
             return Array(shape, buffer.type.dtype, host)
-        memory = self.device.allocate(_nbytes(shape, buffer), f"output {buffer.name}")
+        memory = self.device.allocate(_nbytes(shape, buffer), f"output {buffer.name}", brief=True)
         return Array(shape, buffer.type.dtype, device=self.device, memory=memory)
 
     def _copy_out(self, bound: _Bound, results: Sequence[Any]) -> None:

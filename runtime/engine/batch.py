@@ -119,7 +119,7 @@ def _page_table(sequences: Seq[Sequence], sizes: BatchSizes) -> np.ndarray:
 
 def _tokens(work: Seq[Work]) -> list[int]:
     """The new tokens, 0 for one that is not known yet."""
-    if all([w.count == 1 and w.wants_token for w in work]):
+    if all(w.count == 1 and w.wants_token for w in work):
         return [0 if w.sequence.num_awaited else w.sequence.tokens[-1] for w in work]
     tokens: list[int] = []
     for item in work:

@@ -1,5 +1,6 @@
 """The NVIDIA device: what it says without one, how it launches (on a stand-in), and for real."""
 
+import ctypes
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -31,14 +32,22 @@ class FakeDriver:
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2)
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+    CU_STREAM_LEGACY = 1
+    CUlaunchConfig = SimpleNamespace
+    CUlaunchAttributeID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6)
     CUresult = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2)
     cuuint64_t = int
     CUdevice = int
+
+    @staticmethod
+    def CUlaunchAttribute():  # noqa: N802 (the driver's names)
+        return SimpleNamespace(value=SimpleNamespace())
 
     def __init__(self, free=1 << 30):
         self.free, self.freed, self.attributes, self.synchronized = free, [], [], 0
         self.next = 1 << 20
         self.calls = []  # in order: those about libraries and graphs, and waits
+        self.launched = []  # (configuration, kernel, arguments), and graphs
 
     def __getattr__(self, name):
         return lambda *args: (0,)
@@ -108,12 +117,19 @@ class FakeDriver:
         self.calls.append("wait")
         return (0,)
 
+    def cuLaunchKernelEx(self, config, kernel, arguments, extra):  # noqa: N802
+        pointers = (ctypes.c_void_p * self.num_arguments).from_address(arguments)
+        self.launched.append((config, kernel, [bytes(_eight(pointer)) for pointer in pointers]))
+        return (0,)
+
+    num_arguments = 6
+
     def cuLibraryLoadData(self, code, *options):  # noqa: N802
         self.calls.append("load")
         return 0, "library"
 
     def cuLibraryGetKernel(self, library, name):  # noqa: N802
-        return 0, int.from_bytes(name, "big")
+        return 0, name.decode()
 
     def cuLibraryUnload(self, library):  # noqa: N802
         self.calls.append("unload")
@@ -126,31 +142,31 @@ class FakeDriver:
         return 0, b"unknown error"
 
 
+def _eight(address):
+    return (ctypes.c_uint8 * 8).from_address(address)
+
+
 class FakeGraph:
     """Records its launches, and its end."""
 
-    def __init__(self, core):
-        self.core = core
+    def __init__(self, driver):
+        self.driver = driver
 
     def upload(self, stream):
         pass
 
     def launch(self, stream):
-        self.core.launched.append("graph")
+        self.driver.launched.append("graph")
 
     def __del__(self):
-        self.core.calls.append("destroy")
+        self.driver.calls.append("destroy")
 
 
 class FakeCore:
-    """Records launches."""
+    """A device, its stream, and graphs of that."""
 
-    def __init__(self, calls):
-        self.launched, self.calls, self.capability = [], calls, (9, 0)
-        self.Kernel = SimpleNamespace(from_handle=self.kernel)
-
-    def kernel(self, handle):
-        return SimpleNamespace(name=handle.to_bytes(1, "big").decode(), handle=handle)
+    def __init__(self, driver):
+        self.driver, self.capability = driver, (9, 0)
 
     def Device(self, index):  # noqa: N802 (cuda-core's names)
         stream = SimpleNamespace(handle=77, create_graph_builder=self.graph_builder)
@@ -160,14 +176,8 @@ class FakeCore:
             create_stream=lambda: stream,
         )
 
-    def LaunchConfig(self, **fields):  # noqa: N802
-        return SimpleNamespace(**fields)
-
-    def launch(self, stream, config, kernel, *args):
-        self.launched.append((stream, config, kernel.name, args))
-
     def graph_builder(self):
-        graph = FakeGraph(self)
+        graph = FakeGraph(self.driver)
         builder = SimpleNamespace(begin_building=lambda: None)
         builder.end_building = lambda: SimpleNamespace(complete=lambda: graph)
         return builder
@@ -176,9 +186,11 @@ class FakeCore:
 @pytest.fixture
 def fake(monkeypatch):
     driver = FakeDriver()
-    core = FakeCore(driver.calls)
+    core = FakeCore(driver)
     monkeypatch.setattr(cuda, "load_cuda", lambda: (core, driver))
-    return SimpleNamespace(core=core, driver=driver, device=cuda.CudaDevice())
+    device = cuda.CudaDevice()
+    driver.calls.clear()
+    return SimpleNamespace(core=core, driver=driver, device=device)
 
 
 def program(target="sm_90", **options) -> Program:
@@ -195,14 +207,15 @@ def test_a_launch_passes_pointers_dims_and_what_triton_hides(fake):
     made = program()
     plan = fake.device.load(made).plan([launch(made)])
     plan.run(np.array([160, 320], np.uint64))
-    ((stream, config, name, args),) = fake.core.launched
+    ((config, name, args),) = fake.driver.launched
     assert name == "k"
-    assert stream is fake.device.stream
-    assert list(args) == [320, 160, 5, 6, 0, 0]
-    assert [type(a) for a in args[2:4]] == [np.int32, np.int64]
-    assert config.grid == (7, 2, 1)
-    assert config.block == (128, 1, 1)
-    assert config.programmatic_stream_serialization
+    assert config.hStream == fake.device.stream.handle
+    assert [int.from_bytes(a, "little") for a in args] == [320, 160, 5, 6, 0, 0]
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (7, 2, 1)
+    assert (config.blockDimX, config.sharedMemBytes) == (128, 100_000)
+    assert config.numAttrs == len(config.attrs) == 1
+    assert config.attrs[0].id == 6
+    assert config.attrs[0].value.programmaticStreamSerializationAllowed == 1
     assert fake.driver.attributes == [(8, 100_000)]
 
 
@@ -213,18 +226,49 @@ def test_each_launch_has_scratch_memory_of_its_own(fake):
     made = replace(made, kernels=kernels)
     plan = fake.device.load(made).plan([launch(made), launch(made)])
     plan.run(np.array([160, 320], np.uint64))
-    first, second = (args[-2] for _, _, _, args in fake.core.launched)
+    first, second = (int.from_bytes(args[-2], "little") for *_, args in fake.driver.launched)
     assert first
     assert second >= first + 100 * 7 * 2
+
+
+def test_sizes_are_as_wide_as_the_kernel_reads_them(fake):
+    made = program(dims=["i32", "i64"])
+    one = Launch(0, made.kernels["k"], (0, 1), (-3, -(2**40)), (1,))
+    fake.device.load(made).plan([one]).run(np.array([16, 32], np.uint64))
+    _, _, args = fake.driver.launched[0]
+    assert int.from_bytes(args[2][:4], "little", signed=True) == -3
+    assert int.from_bytes(args[3], "little", signed=True) == -(2**40)
+
+
+def test_addresses_that_come_again_are_captured(fake):
+    """The second time; those of a plan of few launches never."""
+    made = program()
+    plan = fake.device.load(made).plan([launch(made)] * 5)
+    here, there = np.array([16, 32], np.uint64), np.array([48, 32], np.uint64)
+    launched = fake.driver.launched
+    for addresses, new in ((here, 5), (there, 5), (here, 6), (here, 1), (there, 6), (here, 1)):
+        launched.clear()
+        plan.run(addresses)
+        assert len(launched) == new
+        assert (launched[-1] == "graph") == (new != 5)
+    launched.clear()
+    for number in range(20):  # none again
+        plan.run(np.array([16, 64 + 16 * number], np.uint64))
+    plan.run(here)
+    assert len(launched) == 21 * 5, "forgotten meanwhile"
+    few = fake.device.load(made).plan([launch(made)])
+    for _ in range(3):
+        few.run(here)
+    assert "graph" not in launched
 
 
 def test_a_captured_plan_launches_once_and_replays(fake):
     made = program()
     replay = fake.device.load(made).plan([launch(made)]).capture(np.array([16, 32], np.uint64))
-    assert len(fake.core.launched) == 1
+    assert len(fake.driver.launched) == 1
     replay()
     replay()
-    assert fake.core.launched[1:] == ["graph", "graph"]
+    assert fake.driver.launched[1:] == ["graph", "graph"]
 
 
 def test_copies_beside_the_host_are_waited_for_one_by_one(fake):
@@ -252,8 +296,16 @@ def test_binaries_are_unloaded_after_all_that_uses_them(fake):
     del module, plan
     replay()
     assert fake.driver.calls == ["load"]
-    fake.core.launched.clear()  # which holds the graph's builder
     del replay
+    assert fake.driver.calls == ["load", "destroy", "wait", "unload"]
+
+
+def test_graphs_of_a_plan_go_before_its_binaries(fake):
+    made = program()
+    plan = fake.device.load(made).plan([launch(made)] * 5)
+    for _ in range(2):
+        plan.run(np.array([16, 32], np.uint64))
+    del plan
     assert fake.driver.calls == ["load", "destroy", "wait", "unload"]
 
 
@@ -276,7 +328,6 @@ def test_a_forked_process_is_told_so_and_gives_nothing_back(fake):
             use()
     module = plan = replay = memory = use = None  # all goes
     assert fake.driver.freed == []
-    fake.core.launched.clear()
     assert not {"unload", "destroy"} & set(fake.driver.calls)
 
 
@@ -311,6 +362,36 @@ def test_memory_goes_back_when_nothing_refers_to_it(fake):
     address = memory.address
     del memory
     assert fake.driver.freed == [address]
+
+
+def test_brief_memory_is_kept_for_the_next_and_given_up_for_others(fake):
+    """It is used again only after what the default stream, torch's too, was told meanwhile."""
+    device, driver = fake.device, fake.driver
+    freed, waits = [], []
+    driver.cuMemFree = lambda address: freed.append(address) or (0,)
+    driver.cuStreamWaitEvent = lambda stream, event, flags: waits.append(event) or (0,)
+    first = device.allocate(1000, "a", brief=True)
+    address = first.address
+    del first
+    other = device.allocate(3000, "b", brief=True)
+    assert not waits
+    again = device.allocate(1024, "c", brief=True)
+    assert again.address == address != other.address
+    assert len(waits) == 1
+    assert not freed
+    del again
+    device.free_bytes()
+    assert freed == [address]
+    many = [device.allocate(1 << 28, "d", brief=True) for _ in range(5)]
+    while many:
+        del many[0]  # a sixteenth of 16 GiB is kept, and no more
+    assert len(freed) == 1 + 5
+    last = device.allocate(5000, "e", brief=True)
+    del last
+    driver.free = 100
+    with pytest.raises(OutOfMemory):
+        device.allocate(1000, "f")
+    assert len(freed) == 1 + 5 + 1, "what was spare is given back before there is too little"
 
 
 def test_pinned_memory_is_waited_for(fake):
