@@ -107,40 +107,41 @@ def why_wrong(
     default: Sequence[np.ndarray] | None,
     reference: dict[int, np.ndarray] | None,
 ) -> str | None:
-    """What is wrong with the results `found`; None where they are right.
+    """What is wrong with the results `found` of all written parameters; None where they are right.
 
-    They are held against those of the default schedule at every element, and against the reference
-    where it computed. A float may err by SLACK times what the default schedule errs, and ROUNDINGS
-    units of its dtype of the largest number: sums in another order differ by as much. Integers and
-    what is not finite are the same as by default. `found` are flat, of all written parameters.
+    They are flat, and held against those of the default schedule at every element, where they are
+    not its own, and against the reference where that computed. A float may err by ROUNDINGS units
+    of its dtype of the largest number, and by SLACK times what the default errs: sums in another
+    order differ by as much. Integers, and what is not finite, are the same as by default.
     """
     written = [n for n, p in enumerate(kernel.params) if p.is_written and n != kernel.records]
     for number, values, usual in zip(written, found, default or found):
-        dtype, wide = kernel.params[number].type.dtype, widened(values)
-        base = widened(usual)
-        if not dtype.is_float:
+        if not kernel.params[number].type.dtype.is_float:
             wrong = int((values != usual).sum())
             if wrong:
                 return f"{wrong} of {values.size} integers of parameter {number} differ"
             continue
-        at = np.isfinite(base)
-        if not np.array_equal(np.isfinite(wide), at):
+        wide, base = widened(values), widened(usual)
+        finite = np.isfinite(base)
+        if not np.array_equal(np.isfinite(wide), finite):
             return f"parameter {number} is not finite where it is by default, or the other way"
-        top = float(np.abs(base[at]).max(initial=0.0))
-        allowed, error = ROUNDINGS * unit(dtype) * top, np.abs(wide - base)[at]
+        allowed = ROUNDINGS * unit(kernel.params[number].type.dtype) * _largest(base[finite])
         if reference is not None:
             right = reference[number]
-            known = at & (right != UNTOUCHED) & np.isfinite(right)
-            usual_error = float(np.abs(base - right)[known].max(initial=0.0))
-            allowed += SLACK * usual_error
-            off = float(np.abs(wide - right)[known].max(initial=0.0))
+            known = finite & (right != UNTOUCHED) & np.isfinite(right)
+            if default is not None:
+                allowed += SLACK * _largest(base[known] - right[known])
+            off = _largest(wide[known] - right[known])
             if off > allowed:
                 return f"parameter {number}: off the reference by {off:.3g}, allowed {allowed:.3g}"
-            error = np.abs(wide - base)[at]
-        worst = float(error.max(initial=0.0))
-        if worst > 2 * allowed:
-            return f"parameter {number}: off the default by {worst:.3g}, allowed {2 * allowed:.3g}"
+        off = _largest(wide[finite] - base[finite])
+        if off > 2 * allowed:
+            return f"parameter {number}: off the default by {off:.3g}, allowed {2 * allowed:.3g}"
     return None
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(np.abs(values).max(initial=0.0))
 
 
 def unit(dtype: DType) -> float:

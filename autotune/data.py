@@ -23,7 +23,7 @@ class Data:
 
 def make_data(kernel: LoopKernel, sizes: Sizes, rng: np.random.Generator) -> Data:
     """Random numbers; integers are fit for where they are used as indices, and differ."""
-    limits = index_limits(kernel, sizes)
+    limits, divisors = index_limits(kernel, sizes), divisors_of(kernel)
     paged = _paged_arrays(kernel, sizes, rng)
     products = {
         load.param for p in kernel.parts if isinstance(p, Contract) for load in loads_of(p.ws)
@@ -44,6 +44,7 @@ def make_data(kernel: LoopKernel, sizes: Sizes, rng: np.random.Generator) -> Dat
         else:
             count = int(np.prod(shape))
             array = (np.arange(count) % limits.get(number, 1 << 15)).reshape(shape)
+            array += number in divisors
             array = array.astype(dtype.numpy)
         lies = param.encoding.pack(array, dtype)
         stored.append(lies)
@@ -76,6 +77,12 @@ def index_limits(kernel: LoopKernel, sizes: Sizes) -> dict[int, int]:
         elif isinstance(part, Contract) and part.group is not None:
             restrict(part.group.index, evaluate(part.group.axis.extent, sizes))
     return limits
+
+
+def divisors_of(kernel: LoopKernel) -> set[int]:
+    """Parameters whose elements something is divided by."""
+    checks = [item for part in kernel.parts for item in walk(part) if isinstance(item, Check)]
+    return {load.param for c in checks if c.size is None for load in loads_of((c.arg,))}
 
 
 def _fits(

@@ -117,11 +117,12 @@ class Meter:
         """What is wrong with a candidate's results at some size; 0 is the default schedule."""
         for place, loaded in zip(self.places, self.loaded[number]):
             found = place.results(loaded)
-            if number == 0:
-                place.default = found
-            wrong = why_wrong(self.kernel, found, place.default, place.reference)
+            usual = place.default if number else None
+            wrong = why_wrong(self.kernel, found, usual, place.reference)
             if wrong is not None:
                 return f"{wrong} at {place.sizes}"
+            if not number:
+                place.default = found
         return None
 
     def time(self, numbers: Sequence[int], rounds: int) -> list[list[list[float]]]:
