@@ -35,7 +35,9 @@ class LLM(EngineLLM):
     it and its tokenizer), a transformers module (with `tokenizer`), an artifact, or "demo". dtype:
     "float32", "bfloat16" or "float16"; "auto" is the target's own choice. target: "auto", "cpu" or
     a GPU's ("sm_90"). max_model_len: tokens of one sequence, at most what the model allows.
-    kv_cache_bytes: the pool for keys and values. What is compiled is kept in the cache
+    kv_cache_bytes: the pool for keys and values. max_num_seqs and max_num_batched_tokens: how much
+    one step computes at most; left out, what the device has memory for: on a GPU up to 512
+    sequences and 2,048 tokens, on a CPU 64 and 512. What is compiled is kept in the cache
     (`use_cache`), and found there at the next start. records: the file of tuning records that its
     schedules are from, "none" for the default ones; else the user's own (docs/tuning.md).
     `progress` is called with (stage, done, of) while that goes on: see ir/progress.py. A checkpoint
@@ -67,21 +69,23 @@ class LLM(EngineLLM):
         max_model_len: int | None = None,
         kv_cache_dtype: str = "auto",
         kv_cache_bytes: int | None = None,
-        max_num_seqs: int = 64,
-        max_num_batched_tokens: int = 512,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
         seed: int = 0,
         use_cache: bool = True,
         records: Records = None,
         progress: Progress = unwatched,
     ):
         switches.check()
-        _check_whole("max_num_batched_tokens", max_num_batched_tokens, 1, MAX_STEP_TOKENS)
-        _check_whole("max_num_seqs", max_num_seqs, 1)
         _check_whole("seed", seed, 0)
-        if kv_cache_bytes is not None:
-            _check_whole("kv_cache_bytes", kv_cache_bytes, 1)
-        if max_model_len is not None:
-            _check_whole("max_model_len", max_model_len, 1)
+        for option, value, high in (
+            ("max_num_batched_tokens", max_num_batched_tokens, MAX_STEP_TOKENS),
+            ("max_num_seqs", max_num_seqs, None),
+            ("kv_cache_bytes", kv_cache_bytes, None),
+            ("max_model_len", max_model_len, None),
+        ):
+            if value is not None:
+                _check_whole(option, value, 1, high)
         request = Request(
             model,
             tokenizer,

@@ -16,6 +16,15 @@ from ..device import Device
 # is taken to be ours, a CPU's memory is shared with whatever else runs
 GPU_SHARE, CPU_SHARE = 0.92, 0.5
 
+# (sequences, tokens) of a step when none are asked for: the first whose temporary buffers take no
+# more than this part of what weights leave. A CPU gains nothing from more: it is busy with few.
+GPU_LIMITS = ((512, 2048), (256, 2048), (128, 1024), (64, 512))
+CPU_LIMITS = ((64, 512),)
+ARENA_SHARE = 1 / 8
+# sequences of full length that the pool holds at most when no size is asked for: more sequences
+# are served, and mostly shorter
+POOL_SEQS = 64
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -48,16 +57,17 @@ def plan_memory(
     device: Device,
     *,
     context_len: int,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
     kv_bytes: int | None = None,
     needs_context: bool = False,
 ) -> MemoryPlan:
     """Divide the device's free memory. OutOfMemory says what was needed and what there was.
 
-    `kv_bytes` is the size of the page pool; without it, what `max_num_seqs` sequences of full
-    length need, within a share of the free memory. With `needs_context` a pool that holds less than
-    one sequence of full length is an error, else the context becomes shorter.
+    Limits of a step that are not given are as large as the memory allows. `kv_bytes` is the size of
+    the page pool; without it, what `max_num_seqs` sequences of full length need (where that is not
+    given, at most POOL_SEQS), within a share of the free memory. With `needs_context` a pool that
+    holds less than one sequence of full length is an error, else the context becomes shorter.
     """
     assert program.kv is not None, "a program without KV layout serves no sequences"
     page_size, page_bytes = program.kv.page_size, program.kv.page_bytes
@@ -68,22 +78,27 @@ def plan_memory(
             f"a context of {context_len} tokens is more than the program was compiled for",
             facts=f"its page tables hold {context} tokens",
         )
-    num_seqs = min(max_num_seqs, _limit(limits, NUM_SEQS), _limit(limits, NUM_ROWS))
-    num_tokens = min(max(max_num_batched_tokens, num_seqs), _limit(limits, NUM_TOKENS))
-    num_seqs = min(num_seqs, num_tokens)
     pages_of_one = -(-context // page_size)
-    largest = {NUM_TOKENS: num_tokens, NUM_SEQS: num_seqs, NUM_ROWS: num_seqs, WIDTH: pages_of_one}
-    arena_bytes = _arena_bytes(program, {**largest, NUM_PAGES: 1})
     # a CPU uses arrays where they lie; those that are computed when looked up lie nowhere yet
     in_place = device.kind == "cpu" and not isinstance(weights, LazyArrays)
     weight_bytes = 0 if in_place else _weight_bytes(weights, program)
     free = device.free_bytes()
+    for seqs, tokens in CPU_LIMITS if device.kind == "cpu" else GPU_LIMITS:
+        seqs, tokens = max_num_seqs or seqs, max_num_batched_tokens or tokens
+        num_seqs = min(seqs, _limit(limits, NUM_SEQS), _limit(limits, NUM_ROWS))
+        num_tokens = min(max(tokens, num_seqs), _limit(limits, NUM_TOKENS))
+        num_seqs = min(num_seqs, num_tokens)
+        largest = {NUM_TOKENS: num_tokens, NUM_SEQS: num_seqs, NUM_ROWS: num_seqs}
+        arena_bytes = _arena_bytes(program, {**largest, WIDTH: pages_of_one, NUM_PAGES: 1})
+        if arena_bytes <= ARENA_SHARE * (free - weight_bytes):
+            break
     taken = weight_bytes + arena_bytes
     if kv_bytes is not None:
         allowed, num_pages = free, kv_bytes // page_bytes
     else:
         allowed = int(free * (CPU_SHARE if device.kind == "cpu" else GPU_SHARE))
-        num_pages = min(num_seqs * pages_of_one, (allowed - taken) // page_bytes)
+        pool_seqs = num_seqs if max_num_seqs is not None else min(num_seqs, POOL_SEQS)
+        num_pages = min(pool_seqs * pages_of_one, (allowed - taken) // page_bytes)
     num_pages = min(num_pages, _limit(limits, NUM_PAGES))
     least = pages_of_one if needs_context else 1
     if kv_bytes is not None and num_pages < least:

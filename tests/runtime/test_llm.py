@@ -348,6 +348,30 @@ def test_pages_by_formula():
     assert "KV pool 0 MiB (7 pages)" in str(asked)
 
 
+def test_limits_that_nobody_states_are_what_memory_allows():
+    """The temporary buffers of this program are 1,000 bytes a token."""
+    gpu = Small(0)
+    gpu.kind = "cuda"
+    for nbytes, expected in (
+        (1 << 30, (512, 2048)),
+        (8 * 1_024_000 + 200_000, (128, 1024)),
+        (8 * 512_000 + 200_000, (64, 512)),
+        (2_000_000, (64, 512)),  # the least, whatever its share
+    ):
+        gpu.nbytes = nbytes
+        made = plan(0, device=gpu, max_num_seqs=None, max_num_batched_tokens=None)
+        assert (made.max_num_seqs, made.max_num_batched_tokens) == expected
+    gpu.nbytes = 1 << 30
+    made = plan(0, device=gpu, max_num_seqs=3, max_num_batched_tokens=None)
+    assert (made.max_num_seqs, made.max_num_batched_tokens) == (3, 2048)
+    assert made.num_pages == 3 * 10
+    made = plan(0, device=gpu, max_num_seqs=None, max_num_batched_tokens=300)
+    assert (made.max_num_seqs, made.max_num_batched_tokens) == (512, 512)
+    assert made.num_pages == 64 * 10, "more are served, and not all of full length"
+    made = plan(1 << 30, max_num_seqs=None, max_num_batched_tokens=None)
+    assert (made.max_num_seqs, made.max_num_batched_tokens) == (64, 512)
+
+
 def computed():
     raise AssertionError("computed to know its size, which planning must not do")
 
