@@ -5,8 +5,8 @@ side by side, zero where N is not a multiple; a kernel then reads whole cache li
 `panel32i`, for elements of 16 bits, is the same with each line interleaved, row j beside row
 j + 16, so that one load of 32-bit lanes holds two vectors of rows (in the low and the high halves).
 `panel32p`, for integers, is [.., ceil(N/32), ceil(K/2), 32, 2]: two neighbours of a row side by
-side, so that 32-bit lanes hold what an instruction multiplies and adds in pairs. `panel32q`, for bytes
-that meet bytes, is [.., ceil(N/32), ceil(K/4), 32, 4]: four neighbours side by side.
+side, so that 32-bit lanes hold what an instruction multiplies and adds in pairs. `panel32q`, for
+bytes that meet bytes, is [.., ceil(N/32), ceil(K/4), 32, 4]: four neighbours side by side.
 
 Packing. Elements of fewer than 8 bits share bytes: neighbours, the first in the lowest bits. A row
 ends with its last byte.

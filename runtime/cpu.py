@@ -10,7 +10,8 @@ import re
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from ..ir.errors import DeviceError
 from ..ir.program import ALIGNMENT, Program
 from ..ir.switches import get as get_switch
 from . import cgroup
-from .device import Done, Launch, check_room, no_memory
+from .device import Done, Item, Launch, Move, check_room, no_memory
 
 # bytes and operations of a run that one core does in 60 us (products from its cache) to 200 us
 # (what it reads from memory): waking others, and waiting for them after each step, takes as long,
@@ -186,6 +187,8 @@ class CpuDevice:
 class CpuModule:
     """The libraries of a program."""
 
+    takes_blocks = True
+
     def __init__(self, program: Program, device: CpuDevice):
         self._device = device
         self._libraries = {name: _Library(name, blob) for name, blob in program.blobs.items()}
@@ -194,37 +197,65 @@ class CpuModule:
             for name, kernel in program.kernels.items()
         }
 
-    def plan(self, launches: Sequence[Launch]) -> "CpuPlan":
+    def plan(self, launches: Sequence[Item]) -> "CpuPlan":
         """Prepare `launches`."""
-        libraries = {id(self._where[launch.kernel.name][0]) for launch in launches}
-        assert len(libraries) <= 1, "a CPU program has one library"
-        library = self._where[launches[0].kernel.name][0] if launches else None
-        indices = [self._where[launch.kernel.name][1] for launch in launches]
-        return CpuPlan(library, indices, launches, self._device)
+        steps: list[_Step] = []
+        work = sum(self._add(item, steps) for item in launches)
+        assert len(self._libraries) <= 1, "a CPU program has one library"
+        library = next(iter(self._libraries.values()), None) if steps else None
+        return CpuPlan(library, steps, work, self._device)
+
+    def _add(self, item: Item, steps: list["_Step"]) -> int:
+        """Append the steps of an item. -> bytes and operations of it all."""
+        if isinstance(item, Launch):
+            work = item.traffic + item.operations
+            index = self._where[item.kernel.name][1]
+            steps.append(_Step(index, work < LITTLE_WORK, item.buffers, item.dims))
+            return work
+        if isinstance(item, Move):
+            numbers = (*item.starts, item.nbytes, *item.strides)
+            steps.append(_Step(abi.COPY, True, item.buffers, numbers))
+            return 2 * item.nbytes
+        at = len(steps)
+        steps.append(_Step(abi.COPY, True, (), ()))  # its place
+        works, ends = [], [at]
+        for body in item.bodies:
+            works.append(sum(self._add(each, steps) for each in body))
+            ends.append(len(steps) - 1)
+        lengths = tuple(b - a for a, b in pairwise(ends))
+        if item.flag is None:
+            steps[at] = _Step(abi.REPEAT, True, (), (item.times, *lengths))
+        else:
+            steps[at] = _Step(abi.CHOOSE, True, (item.flag,), lengths)
+        return item.times * max(works)
+
+
+class _Step(NamedTuple):
+    """A step as the driver has it, the places of its buffers apart."""
+
+    kernel: int
+    alone: bool
+    buffers: tuple[int, ...]
+    dims: tuple[int, ...]
 
 
 class CpuPlan:
     """The table of steps that the library's driver walks, and the pointers and dims behind it."""
 
     def __init__(
-        self,
-        library: "_Library | None",
-        kernels: Sequence[int],
-        launches: Sequence[Launch],
-        device: CpuDevice,
+        self, library: "_Library | None", steps: Sequence[_Step], work: int, device: CpuDevice
     ):
-        self._library, self._device, self._count = library, device, len(launches)
-        self._work = sum(launch.traffic + launch.operations for launch in launches)
-        self._which = np.array([b for launch in launches for b in launch.buffers], np.int64)
+        self._library, self._device, self._count = library, device, len(steps)
+        self._work = work
+        self._which = np.array([b for step in steps for b in step.buffers], np.int64)
         self._pointers = np.zeros(max(len(self._which), 1), np.uint64)
-        dims = [d for launch in launches for d in launch.dims]
-        self._dims = np.array(dims or [0], np.int64)
-        self._steps = np.zeros(max(len(launches), 1), abi.STEP)
-        if launches:
-            self._steps["kernel"] = kernels
-            self._steps["alone"] = [x.traffic + x.operations < LITTLE_WORK for x in launches]
-            self._steps["p"] = _starts(self._pointers, [len(x.buffers) for x in launches])
-            self._steps["d"] = _starts(self._dims, [len(x.dims) for x in launches])
+        self._dims = np.array([d for step in steps for d in step.dims] or [0], np.int64)
+        self._steps = np.zeros(max(len(steps), 1), abi.STEP)
+        if steps:
+            self._steps["kernel"] = [step.kernel for step in steps]
+            self._steps["alone"] = [step.alone for step in steps]
+            self._steps["p"] = _starts(self._pointers, [len(step.buffers) for step in steps])
+            self._steps["d"] = _starts(self._dims, [len(step.dims) for step in steps])
         self._steps_at = self._steps.ctypes.data
 
     def run(self, addresses: np.ndarray) -> None:

@@ -45,6 +45,8 @@ class _Library:
 class CudaModule:
     """The kernels of a program, loaded."""
 
+    takes_blocks = False
+
     def __init__(self, program: Program, device: Any):
         self._device = device
         self._libraries = {name: _Library(blob, device) for name, blob in program.blobs.items()}

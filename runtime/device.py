@@ -35,6 +35,31 @@ class Launch:
     operations: int = 0
 
 
+@dataclass(slots=True)
+class Move:
+    """`nbytes` from a buffer to another: (source, target) are indices into the addresses.
+
+    `starts` are bytes into both, `strides` how far both go on each time in a loop.
+    """
+
+    buffers: tuple[int, int]
+    starts: tuple[int, int]
+    nbytes: int
+    strides: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True)
+class Nest:
+    """The one body so many times, or the first of two where a bool is true, else the second."""
+
+    bodies: tuple[tuple["Item", ...], ...]
+    times: int = 1
+    flag: int | None = None  # index of the buffer that the bool lies in
+
+
+Item = Launch | Move | Nest
+
+
 class Memory(Protocol):
     """A piece of device memory; freed when nothing refers to it any more."""
 
@@ -76,7 +101,9 @@ class LaunchPlan(Protocol):
 class Module(Protocol):
     """A program's code, loaded."""
 
-    def plan(self, launches: Sequence[Launch]) -> LaunchPlan:
+    takes_blocks: bool  # whether a plan may hold moves and blocks beside launches
+
+    def plan(self, launches: Sequence[Item]) -> LaunchPlan:
         """Prepare `launches`, which run in this order."""
         ...
 

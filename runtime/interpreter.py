@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.dim import Dim
+from ..ir.dim import Dim, symbols_of
 from ..ir.errors import ArtifactError
 from ..ir.host_functions import find_functions
+from ..ir.indexing import coefficient_of
 from ..ir.program import Buffer, Program
 from ..ir.steps import (
     BindSize,
@@ -36,6 +37,7 @@ from ..ir.steps import (
 )
 from ..ir.target import get_target
 from .binding import Dims, Launches
+from .blocks import Blocks, check_copy
 from .calls import Returned, checked_size, find_routines, size_binder
 from .communicator import Communicator, communicated, find_groups
 from .device import Device, Launch, LaunchPlan, Memory, Module, Place
@@ -103,11 +105,14 @@ class Interpreter:
 
     # ---- compiling ---------------------------------------------------------------------------
 
-    def _compile(self, steps: Sequence[Step]) -> Run:
+    def _compile(self, steps: Sequence[Step], in_blocks: bool = True) -> Run:
+        def is_planned(step: Step) -> bool:
+            return isinstance(step, LaunchStep) or (in_blocks and self._is_planned(step))
+
         runs: list[Run] = []
-        for is_launch, group in groupby(steps, lambda step: isinstance(step, LaunchStep)):
-            if is_launch:
-                runs.append(self._launches(tuple(group)))  # type: ignore[arg-type]
+        for is_known, group in groupby(steps, is_planned):
+            if is_known:
+                runs.append(self._planned(tuple(group)))
             else:
                 runs += [_KINDS[type(step)](self, step) for step in group]
 
@@ -117,18 +122,48 @@ class Interpreter:
 
         return run
 
-    def _launches(self, steps: tuple[LaunchStep, ...]) -> Run:
-        launches = Launches(self.program, steps, self._index)
-        late = self._late(name for step in steps for name in step.writes)
-        dims = self._dims([*launches.dims, *(d for b in late for d in b.type.shape)])
+    def _is_planned(self, step: Step, counter: str = "") -> bool:
+        """Whether a device's plan may hold it: all its sizes are known when the plan is made.
+
+        The offsets of a copy may follow the counter of the loop around it.
+        """
+        if not self._module.takes_blocks or not isinstance(step, (LaunchStep, *_BLOCKS)):
+            return False
+        if not self.program.late_buffers.isdisjoint((*step.reads, *step.writes)):
+            return False
+        symbols = frozenset().union(*map(symbols_of, step.dims))
+        if isinstance(step, Copy):
+            offsets = (step.source_offset, step.target_offset)
+            is_even = all(coefficient_of(offset, counter) is not None for offset in offsets)
+            symbols -= {counter} if is_even and counter not in symbols_of(step.nbytes) else set()
+        inner = step.index if isinstance(step, ScanLoop) else counter
+        return symbols.isdisjoint(self.program.late_symbols) and all(
+            self._is_planned(each, inner) for body in step.bodies for each in body
+        )
+
+    def _planned(self, steps: tuple[Step, ...]) -> Run:
+        every = tuple(walk(steps))
+        launches = Launches(
+            self.program, [s for s in every if isinstance(s, LaunchStep)], self._index
+        )
+        late = self._late(name for step in every for name in step.writes)
+        blocks = Blocks(self.program, steps, self._index)
+        sizes = [d for b in late for d in b.type.shape]
+        dims = self._dims([*launches.dims, *blocks.dims(), *sizes])
         launches.place(dims.place)
         plans: OrderedDict[tuple[int, ...], tuple[tuple[Launch, ...], LaunchPlan]] = OrderedDict()
+        is_plain = len(launches.steps) == len(every)
 
         def run(frame: Frame) -> None:
+            if frame.profile is not None and not is_plain:
+                self._compile(steps, in_blocks=False)(frame)
+                return
             key = tuple([frame.values[name] for name in dims.names])
             if key not in plans:
-                bound = launches.bind(dims.numbers(frame.values), frame.values)
-                plans[key] = bound, self._module.plan(bound)
+                numbers = dims.numbers(frame.values)
+                bound = launches.bind(numbers, frame.values)
+                made = blocks.bind(bound, lambda dim: numbers[dims.place[dim]])
+                plans[key] = bound, self._module.plan(made)
                 if len(plans) > MAX_PLANS:
                     plans.popitem(last=False)
             plans.move_to_end(key)
@@ -139,7 +174,7 @@ class Interpreter:
                 plan.run(frame.addresses)
             else:
                 seconds = plan.profile(frame.addresses)
-                frame.profile += of_launches(steps, bound, seconds, self._target)
+                frame.profile += of_launches(launches.steps, bound, seconds, self._target)
 
         return run
 
@@ -158,13 +193,7 @@ class Interpreter:
                 self._allocate(late, dims, frame)
             numbers = dims.numbers(frame.values)
             begin, end, nbytes, has, room = (numbers[place] for place in places)
-            if min(begin, end, nbytes) < 0 or begin + nbytes > has or end + nbytes > room:
-                raise ArtifactError(
-                    f"step {step.name} copies what is outside its buffers",
-                    where=step.loc or step.name,
-                    facts=f"{nbytes} bytes from {begin} of {has} to {end} of {room}",
-                    fix="build the program again",
-                )
+            check_copy(step, begin, end, nbytes, has, room)
             addresses = frame.addresses
             self.device.copy(int(addresses[to]) + end, int(addresses[at]) + begin, nbytes)
 
@@ -360,6 +389,8 @@ class StepPlan:
         """There is nothing to capture: which steps run, only the run itself says."""
 
 
+# what a device's plan may hold beside launches: what ends soon, since nothing interrupts a plan
+_BLOCKS = (Copy, Cond, ScanLoop)
 _FIND = {HostCall: find_functions, LibraryCall: find_routines}
 _KINDS: dict[type[Step], Callable[[Interpreter, Step], Run]] = {
     Copy: Interpreter._copy,  # type: ignore[dict-item]

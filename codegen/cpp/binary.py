@@ -80,7 +80,8 @@ def flags_for(target: Target) -> tuple[str, ...]:
     """What the compiler is told for `target`: part of what decides the code."""
     march = target.march or "native"
     wide = ("-mprefer-vector-width=512",) if _has_avx512(march) else ()
-    numbers = {"ABI_VERSION": abi.VERSION, "NO_MEMORY": abi.NO_MEMORY, "BAD_STEP": abi.BAD_STEP}
+    names = ("NO_MEMORY", "BAD_STEP", "COPY", "REPEAT", "CHOOSE")
+    numbers = {"ABI_VERSION": abi.VERSION, **{name: getattr(abi, name) for name in names}}
     return (*FLAGS, f"-march={march}", *wide, *(f"-DTW_{n}={v}" for n, v in numbers.items()))
 
 

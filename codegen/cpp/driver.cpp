@@ -48,11 +48,21 @@ bool reserve(TwPool* pool, int64_t wanted) {
     return pool->memory != nullptr;
 }
 
+// How many steps stand behind one of another kind than kernels and belong to it.
+int64_t length_of(const TwStep& step) {
+    if (step.kernel == TW_REPEAT) return step.d[1];
+    return step.kernel == TW_COPY ? 0 : step.d[0] + step.d[1];
+}
+
 // Greatest need over the steps: bytes of a thread's own part and of the shared one.
 bool needs(const TwStep* steps, int64_t count, int64_t nthreads, int64_t need[2]) {
     need[0] = need[1] = 0;
     for (int64_t i = 0; i < count; ++i) {
-        if (steps[i].kernel < 0 || steps[i].kernel >= tw_table_size) return false;
+        if (steps[i].kernel < TW_CHOOSE || steps[i].kernel >= tw_table_size) return false;
+        if (steps[i].kernel < 0) {
+            if (length_of(steps[i]) > count - i - 1) return false;
+            continue;
+        }
         int64_t one[2] = {0, 0};
         tw_table[steps[i].kernel].scratch(steps[i].d, steps[i].alone ? 1 : nthreads, one);
         for (int j = 0; j < 2; ++j) need[j] = tw_greater(need[j], tw_round_up(one[j], 4096));
@@ -69,40 +79,98 @@ struct Run {
     int64_t need[2];
 };
 
-void run_steps(void* work, const TwTeam* of_pool) {
-    const Run run = *(const Run*)work;  // a copy: the caller may go on while we leave the barrier
-    TwTeam team = *of_pool;
-    TwSync* sync = team.sync;
-    team.shared = run.memory;
-    team.scratch = run.memory + run.need[1] + run.need[0] * team.tid;
-    TwTeam one = team;
-    one.nthreads = 1;
-    int64_t before = run.step_ns && team.tid == 0 ? tw_nanoseconds() : 0;
-    int64_t shared = 0;  // steps of all threads so far
-    for (int64_t i = 0; i < run.num_steps; ++i) {
-        const TwStep& step = run.steps[i];
-        if (step.alone && team.nthreads > 1) {
-            if (team.tid == 0) {
-                int64_t counters[TW_COUNTERS] = {};
-                one.next = counters;
-                tw_table[step.kernel].run(step.p, step.d, &one);
+// One thread's way through the steps.
+struct Walk {
+    const Run& run;
+    TwTeam team, one;
+    int64_t shared = 0;      // steps of all threads so far
+    int64_t before = 0;      // when the last step had ended
+    bool was_alone = false;  // the last step was the first thread's: the others may be ahead
+    bool has_met = false;    // all threads have come to a barrier of this run
+
+    Walk(const Run& run, const TwTeam* of_pool) : run(run), team(*of_pool) {
+        team.shared = run.memory;
+        team.scratch = run.memory + run.need[1] + run.need[0] * team.tid;
+        one = team;
+        one.nthreads = 1;
+        if (run.step_ns && team.tid == 0) before = tw_nanoseconds();
+    }
+
+    // Steps first to last; the loop around them is at its time `at`.
+    void steps(int64_t first, int64_t last, int64_t at) {
+        for (int64_t i = first; i < last; ++i) {
+            const TwStep& step = run.steps[i];
+            if (step.kernel < TW_COPY) {
+                block(step, i + 1, at);
+                i += length_of(step);
+                continue;
             }
-        } else {
-            if (i > 0 && run.steps[i - 1].alone) tw_barrier(&team);
-            team.next = sync->next[shared & 1];
-            // the other parity's counters were last used before the barrier that ended the last one
-            ++shared;
-            if (team.tid == 0)
-                for (int j = 0; j < TW_COUNTERS; ++j) sync->next[shared & 1][j] = 0;
-            tw_table[step.kernel].run(step.p, step.d, &team);
-            tw_barrier(&team);
-        }
-        if (run.step_ns && team.tid == 0) {
-            int64_t now = tw_nanoseconds();
-            run.step_ns[i] = now - before;
-            before = now;
+            kernel(step, at);
+            if (run.step_ns && team.tid == 0) {
+                const int64_t now = tw_nanoseconds();
+                run.step_ns[i] += now - before;
+                before = now;
+            }
         }
     }
+
+    void block(const TwStep& step, int64_t first, int64_t at) {
+        const int64_t* d = step.d;
+        const int64_t middle = first + d[0], last = first + length_of(step);
+        if (step.kernel == TW_REPEAT)
+            for (int64_t time = 0; time < d[0]; ++time) steps(first, last, time);
+        else if (is_true(step)) steps(first, middle, at);
+        else steps(middle, last, at);
+    }
+
+    void meet() {
+        tw_barrier(&team);
+        was_alone = false;
+        has_met = true;
+    }
+
+    // What lies in the flag when all threads have come here.
+    bool is_true(const TwStep& step) {
+        meet();
+        const bool flag = *(const volatile bool*)step.p[0];
+        tw_barrier(&team);  // what comes next may write over it
+        return flag;
+    }
+
+    void kernel(const TwStep& step, int64_t at) {
+        if (step.alone && team.nthreads > 1) {
+            was_alone = true;
+            if (team.tid) return;
+            int64_t counters[TW_COUNTERS] = {};
+            one.next = counters;
+            call(step, at, &one);
+            return;
+        }
+        if (was_alone) meet();
+        has_met = true;
+        TwSync* const sync = team.sync;
+        team.next = sync->next[shared & 1];
+        // the other parity's counters were last used before the barrier that ended the last one
+        ++shared;
+        if (team.tid == 0)
+            for (int j = 0; j < TW_COUNTERS; ++j) sync->next[shared & 1][j] = 0;
+        call(step, at, &team);
+        tw_barrier(&team);
+    }
+
+    static void call(const TwStep& step, int64_t at, const TwTeam* team) {
+        const int64_t* d = step.d;
+        if (step.kernel == TW_COPY)
+            memmove((char*)step.p[1] + d[1] + at * d[4], (char*)step.p[0] + d[0] + at * d[3], d[2]);
+        else tw_table[step.kernel].run(step.p, d, team);
+    }
+};
+
+void run_steps(void* work, const TwTeam* of_pool) {
+    const Run run = *(const Run*)work;  // a copy: the caller may go on while we leave the barrier
+    Walk walk(run, of_pool);
+    walk.steps(0, run.num_steps, 0);
+    if (!walk.has_met) walk.meet();  // the caller waits for all to have begun
 }
 
 }  // namespace

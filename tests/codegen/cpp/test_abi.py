@@ -23,7 +23,7 @@ def test_a_step_is_laid_out_as_the_driver_reads_it():
 def test_numbers_come_from_one_place():
     """The driver is told what it returns; nothing but `return 0` is written there."""
     flags = cpp_compile.flags_for(cpu())
-    for name in ("ABI_VERSION", "NO_MEMORY", "BAD_STEP"):
+    for name in ("ABI_VERSION", "NO_MEMORY", "BAD_STEP", "COPY", "REPEAT", "CHOOSE"):
         value = getattr(abi, name.removeprefix("ABI_"))
         assert f"-DTW_{name}={value}" in flags
         assert f"TW_{name}" in DRIVER
