@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from ..codegen.backend import COUNTERS
 from ..codegen.loops import LoopKernel
 from ..codegen.templates import template_with
 from ..ir.dim import evaluate
@@ -192,7 +193,9 @@ class _Loaded:
         self.device, self.module = device, module
         self.spaces = {
             label: device.allocate(
-                type.dtype.nbytes * prod(evaluate(d, place.sizes) for d in type.shape), "workspace"
+                type.dtype.nbytes * prod(evaluate(d, place.sizes) for d in type.shape),
+                "workspace",
+                zero=label == COUNTERS,
             )
             for label, type in built.launches.workspaces.items()
         }

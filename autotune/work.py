@@ -13,7 +13,8 @@ from ..codegen.cpp.schedules import RunSchedule, TileSchedule
 from ..codegen.elements import loads_of
 from ..codegen.loops import LoopKernel, Pointwise
 from ..codegen.templates import template_with
-from ..codegen.templates.attention import Attention, AttentionSchedule
+from ..codegen.templates.attention import Attention
+from ..codegen.templates.attention_schedules import AttentionSchedule
 from ..codegen.templates.contract_schedules import (
     RESERVED,
     WORTH_A_CUT,
@@ -232,20 +233,17 @@ def _attention(facts: KernelFacts, schedule: AttentionSchedule) -> Launches:
         sequences = facts.of(part.pages.sequences)
         tiles = min(sequences + _ceil(queries, schedule.queries), queries)
         queries = _ceil(queries, max(sequences, 1))
-    if schedule.splits > 1 and keys < schedule.splits * schedule.keys:
-        return None
+    tiles *= part.num_kv_heads
+    shared = int(schedule.programs_a_tile(tiles, rows, keys))
     if schedule.queries > power_of_2(queries):
         return None
     seen = keys - queries / 2 if part.is_causal else keys  # of a query, in the middle
-    each = _ceil(max(seen, 1), schedule.splits)
-    programs = tiles * part.num_kv_heads * schedule.splits
+    each = _ceil(max(seen, 1), shared)
+    programs = tiles * shared
     threads = schedule.num_warps * target.warp_size
     step = schedule.keys * size * width
-    partial = 0.0
-    made: list[LaunchWork] = []
-    if schedule.splits > 1:
-        partial = 4.0 * queries * batch * part.num_heads * part.value_dim * schedule.splits
-        made.append(_copy(target, partial))
+    # what programs leave each other, written and read again
+    partial = 8.0 * programs * rows * part.value_dim if shared > 1 else 0.0
     work = LaunchWork(
         programs,
         threads,
@@ -260,7 +258,7 @@ def _attention(facts: KernelFacts, schedule: AttentionSchedule) -> Launches:
         step * max(schedule.num_stages - 1, 1),
         schedule.num_stages,
     )
-    return [work, *made]
+    return [work]
 
 
 def _reduce(facts: KernelFacts, schedule: ReduceSchedule) -> Launches:

@@ -217,7 +217,7 @@ class Built:
 
     def spaces(self, sizes):
         return {
-            name: torch.empty(
+            name: torch.zeros(  # counters begin so
                 [evaluate(d, sizes) for d in t.shape], device="cuda", dtype=TORCH[t.dtype.name]
             )
             for name, t in self.workspaces.items()

@@ -15,7 +15,7 @@ import torch
 from gpu_lab import Built, Sequence, Shape, compile_all, median_us, relative_error
 
 from tilewright.codegen.templates import choices
-from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.attention_schedules import AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.ir.dim import evaluate
 from tilewright.runtime.cuda import CudaDevice
@@ -253,9 +253,9 @@ def chain(device, kernels, best=None, context=128, layers=32):
 def attention(device, kernels):
     for t, context in ((1, 128), (1, 1024), (1, 8192), (32, 2048)):
         space = [
-            AttentionSchedule(1, keys, splits, warps, stages)
+            AttentionSchedule(1, keys, programs, warps, stages)
             for keys in (32, 64, 128)
-            for splits in ((16, 32, 64) if t == 1 else (1, 2, 4))
+            for programs in (132, 264, 528, 1056)
             for warps in (2, 4)
             for stages in (1, 2, 3)
         ]

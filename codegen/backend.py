@@ -13,6 +13,8 @@ from .loops import LoopKernel, Part
 from .templates.template import Bucket
 
 Printer = TypeVar("Printer")
+# the label of a workspace that holds zeros before a launch and after it
+COUNTERS = "counters"
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class GroupLaunch:
 
 @dataclass(frozen=True)
 class GroupLaunches:
-    """How a group runs. Workspaces live only while it does."""
+    """How a group runs. Workspaces live only while it does; `COUNTERS` stay zeros."""
 
     launches: tuple[GroupLaunch, ...]
     workspaces: Mapping[str, TensorType]

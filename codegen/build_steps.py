@@ -32,7 +32,7 @@ from ..ir.steps import (
 )
 from ..ir.target import Target
 from ..ir.types import TensorType, i64
-from .backend import Backend
+from .backend import COUNTERS, Backend
 from .group import make_plan
 from .lower import Lowered, lower_group
 from .merge_axes import with_merged_axes
@@ -109,6 +109,10 @@ class StepMaker:
         lies: dict[int | str, str] = {p: records if a is None else a for p, a in enumerate(args)}
         # workspaces lie after the arena, at one place for every group: one runs at a time
         for label, type in planned.workspaces.items():
+            if label == COUNTERS:
+                lies[label] = f".{COUNTERS}"
+                self.buffers[lies[label]] = Buffer(lies[label], type, "counter")
+                continue
             space, base = self.place(f"{group}.{label}", type, base)
             lies[label] = space.name
         written = {p for p, param in enumerate(low.kernel.params) if param.is_written}

@@ -21,8 +21,8 @@ class Buffer:
 
     role: input and output belong to the caller, weight is loaded once, state is kept between runs
     and updated in place, temp lies in the arena at `offset` (bytes), fault among the records of the
-    program's checks at `offset` (a number). A temp whose size is known only while the program runs
-    has no offset: it gets memory of its own then.
+    program's checks at `offset` (a number), counter holds zeros whenever no kernel runs. A temp
+    whose size is known only while the program runs has no offset: it gets memory of its own then.
     """
 
     name: str

@@ -26,7 +26,7 @@ from ..ir.steps import (
 from ..ir.target import TARGETS
 from ..ir.types import DTYPES, bool_, i64
 
-ROLES = ("input", "output", "weight", "state", "temp", "fault")
+ROLES = ("input", "output", "weight", "state", "temp", "fault", "counter")
 MAX_NAME = 200
 MAX_RANK = 64
 MAX_DEPTH = 32  # of regions inside regions
@@ -102,6 +102,8 @@ def _buffers(program: Program) -> Iterator[str]:
             yield f"temporary buffer {name} has no offset in the arena"
         if buffer.role == "fault" and not _holds_records(buffer, len(program.checks)):
             yield f"buffer {name} is not among the records of {len(program.checks)} checks"
+        if buffer.role == "counter" and buffer.type.symbols:
+            yield f"buffer {name} is {buffer.type}, and the size of counters must be known"
         if buffer.role not in ("temp", "fault") and buffer.offset is not None:
             yield f"buffer {name} has an offset in the arena, and the role {buffer.role}"
         if buffer.role == "input" and name not in program.inputs:

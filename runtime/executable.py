@@ -27,7 +27,7 @@ from .device import Device, Launch, LaunchPlan, Memory
 from .dlpack import CPU, View, view_of
 from .fault_records import Faults
 from .interpreter import Interpreter, StepPlan, Traced
-from .place_weights import place_states, place_weights
+from .place_weights import place_counters, place_states, place_weights
 from .profile import Profile, of_launches, of_steps
 
 MAX_BINDINGS = 256  # sizes whose launches are kept ready; the least recently used go first
@@ -97,7 +97,8 @@ class Executable:
         self._fixed = np.zeros(len(self._buffers), np.uint64)
         self._weights = place_weights(program, weights, device, borrow=borrow_weights)
         self._states = place_states(program, states or {}, self.sizes, device)
-        for name, array in {**self._weights, **self._states}.items():
+        self._counters = place_counters(program, device)
+        for name, array in {**self._weights, **self._states, **self._counters}.items():
             self._fixed[self._sizes.index[name]] = array.address
         self.faults = Faults(program, device)
         for name, address in self.faults.places.items():

@@ -1,4 +1,4 @@
-"""Weights and states into the memory of a device."""
+"""Weights, states and counters into the memory of a device."""
 
 from collections.abc import Mapping
 from math import prod
@@ -10,7 +10,7 @@ from ..ir.dim import evaluate
 from ..ir.errors import DimError, ShapeError, listed
 from ..ir.program import ALIGNMENT, Buffer, Program
 from .array import Array
-from .device import Device, Place
+from .device import Device, Memory, Place
 from .dlpack import CPU, View, view_of
 
 
@@ -72,6 +72,15 @@ def place_states(
             device.upload(memory, np.ascontiguousarray(value))
         placed[buffer.name] = Array.over(memory, shape, dtype, device)
     return placed
+
+
+def place_counters(program: Program, device: Device) -> dict[str, Memory]:
+    """Memory of zeros for each counter of the program."""
+    return {
+        b.name: device.allocate(evaluate(b.type.nbytes, {}), f"counters {b.name}", zero=True)
+        for b in program.buffers.values()
+        if b.role == "counter"
+    }
 
 
 def _state_shape(buffer: Buffer, sizes: Mapping[str, int]) -> tuple[int, ...]:

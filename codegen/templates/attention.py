@@ -5,11 +5,9 @@ Both are one loop over tiles of keys; they differ in how a key's address is foun
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ...ir.dim import Dim, ceildiv, minimum, product, symbol
+from ...ir.dim import Dim, ceildiv, product, symbol
 from ...ir.errors import UnsupportedOp
-from ...ir.facts import Facts
 from ...ir.graph import Node, Value
 from ...ir.index_map import stored_strides, strided_sources
 from ...ir.indexing import coefficient_of
@@ -17,29 +15,11 @@ from ...ir.ops.attention import score_trees
 from ...ir.scalar import Scalar
 from ...ir.target import Target
 from ...ir.types import DType, f32, i32
-from ..cost import scaled
-from ..elements import index_facts
 from ..groups import Groups
 from ..inline import Inliner, build_scalar
-from ..loops import Element, Load, LoopKernel, Part, Ref, feed_dtype
-from .template import (
-    STAGES,
-    WARPS,
-    Bucket,
-    Schedule,
-    Template,
-    clip,
-    has_room,
-    power_of_2,
-    powers_of_2,
-)
-
-# of one step of attention in float32: each is an instruction of its own, and twice as many take the
-# compiler more than twice as long (2^17: 5 s, 2^19: 45 s)
-PRODUCTS = 1 << 17
-SPLITS, PROGRAMS = (32, 8, 4), 1000  # of one token's keys; programs worth it on sm_90
-LONG = 1024  # keys that are worth a launch more
-MANY = 1 << 30  # added to the select value of attention for steps that are not pure decode
+from ..loops import Element, Load, LoopKernel, Part, Ref
+from .attention_schedules import attention_table
+from .template import Bucket, Template
 
 
 @dataclass(frozen=True)
@@ -119,28 +99,6 @@ class Attention(Part):
         return self.tokens * self.num_heads
 
 
-@dataclass(frozen=True)
-class AttentionSchedule(Schedule):
-    """`queries` tokens of one sequence a program, `keys` keys a step.
-
-    `splits` > 1: programs that share the keys of a token, joined by a second launch.
-    """
-
-    domain: ClassVar = {
-        "queries": powers_of_2(1, 128),
-        "keys": powers_of_2(4, 256),
-        "splits": range(1, 65),
-        "num_warps": WARPS,
-        "num_stages": STAGES,
-    }
-
-    queries: int
-    keys: int
-    splits: int = 1
-    num_warps: int = 4
-    num_stages: int = 2
-
-
 class AttentionTemplate(Template):
     """One node, whose operands may be strided views of buffers, and views of its result."""
 
@@ -188,78 +146,7 @@ class AttentionTemplate(Template):
         return frozenset((part.k.param, part.v.param) if part.pages else ())
 
     def defaults(self, kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
-        """Dense: by the number of queries.
-
-        With pages, by the number of sequences in pure decode (a token a sequence), above MANY
-        otherwise.
-        """
-        (part,) = kernel.parts
-        facts = index_facts(kernel, ())
-        size = max(part.head_dim, part.value_dim)
-        width = power_of_2(size)
-        q, k, v = (kernel.params[x.param].type.dtype for x in (part.q, part.k, part.v))
-        is_f32 = f32 in (feed_dtype(q, k), feed_dtype(q, v))
-        wide = size > 128 or is_f32
-        group = power_of_2(part.num_heads // part.num_kv_heads)
-        roomy = has_room(target)
-        stages = 2 if roomy else 1
-        keys, rows = 32 if wide else 64, 64
-        if size > 256:  # queries, keys and values of a step share what memory a program has
-            keys, rows = 16, 32
-        if is_f32:
-            keys = max(min(keys, PRODUCTS // (max(group, 16) * width)), 16)
-            rows = min(rows, PRODUCTS // (keys * width))
-        if part.pages is None:
-            splits = _dense_splits(part, facts, target)
-            table = _dense_table(group, keys, rows, stages, splits, roomy and not wide)
-            return part.queries, clip(table, facts, part.queries)
-        queries = max(rows // group, 1)
-        table: list[Bucket] = []
-        after = 0
-        for splits in SPLITS:
-            # the most sequences for which this many splits still leave programs to share out
-            hi = scaled(PROGRAMS, target) // (part.num_kv_heads * splits)
-            if hi > after:
-                table.append((after, hi, AttentionSchedule(1, keys, splits, 4, stages)))
-                after = hi + 1
-        last = AttentionSchedule(1, keys, 1, 4, stages)
-        if roomy and not wide:
-            last = AttentionSchedule(1, 128, 1, 4, 3)
-        table.append((after, MANY - 1, last))
-        prefill = AttentionSchedule(queries, keys, 1, 4, stages)
-        sequences = part.pages.sequences
-        select = minimum(part.tokens - sequences, 1) * MANY + sequences
-        table = clip(table, facts, sequences)
-        if part.tokens == sequences:
-            return sequences, table
-        return select, [*table, (MANY, None, prefill)]
-
-
-def _dense_table(
-    group: int, keys: int, rows: int, stages: int, splits: int, is_fast: bool
-) -> list[Bucket]:
-    """Few queries, where a matrix tile of 16 rows has room for all; then many.
-
-    128 rows in 8 warps hold their sums in registers, where 4 warps spill (H200: 489 and 457
-    TFLOP/s at 16,384 keys of 128, 355 and 318 at 4,096 of 64).
-    """
-    few = max(16 // group, 1)
-    many = AttentionSchedule(max(rows // group, 1), keys, 1, 4, stages)
-    if is_fast:
-        many = AttentionSchedule(max(128 // group, 1), 64, 1, 8, 3)
-    return [(0, few, AttentionSchedule(few, keys, splits, 4, stages)), (few + 1, None, many)]
-
-
-def _dense_splits(part: Attention, facts: Facts, target: Target) -> int:
-    """Of the keys of few queries, where heads alone leave most of a device idle.
-
-    Partial results are as large as the number of queries, so that must be known.
-    """
-    low, (_, most) = facts.bounds(product(part.batch))[0] or 1, facts.bounds(part.keys)
-    if not isinstance(part.queries, int) or (most is not None and most < LONG):
-        return 1
-    programs = scaled(PROGRAMS, target)
-    return next((s for s in SPLITS if low * part.num_kv_heads * s <= programs), 1)
+        return attention_table(kernel, target)
 
 
 def _dense(inliner: Inliner, node: Node, given: dict[str, Value], output: Value) -> Attention:

@@ -1,67 +1,122 @@
-"""The launches of attention whose keys several programs share: partial results, and their join."""
+"""Keys of a tile that several programs share: how many do, what each leaves, who adds it up.
+
+The launch has as many programs as keep the device busy, at most; a sequence uses as many of them as
+its own keys are worth, so a launch that was captured is right for all lengths. The last one to
+finish, by a counter that it sets back to 0, adds what all have left, in order: results are the same
+from run to run.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ...ir.dim import symbol
-from ...ir.scalar import parse_scalar
-from ...ir.types import TensorType, f32
-from ..inline import build_scalar
-from ..loops import LARGEST, SUM, Axis, Element, Load, LoopKernel, Reduce, Reduction, Ref, Store
-from ..templates.attention import Attention, AttentionSchedule
-from ..templates.reduce import ReduceSchedule
+from ...ir.dim import Dim
+from ...ir.types import TensorType, f32, i32
+from ..backend import COUNTERS
+from ..loops import LoopKernel, Param
+from ..templates.attention import Attention
+from ..templates.attention_schedules import MOST, AttentionSchedule
 from ..templates.template import power_of_2
-from .split_kernels import Piece, handed_on
+from .attention_keys import LOG2_E, KeyLoop
+from .launch import Context
+from .split_kernels import Piece
 
-# in the terms of `_join`; `nothing` is minus infinity, the largest of no score
-_WEIGHTED = "x * exp(largest - where(top == nothing, 0, top))"
-_JOINED = "sum / where(mass == 0, 1, mass)"
+HELD = 4096  # sums of several programs that one holds at a time
 
 
 def attention_pieces(kernel: LoopKernel, schedule: AttentionSchedule) -> Sequence[Piece]:
-    """The launches of a schedule: one, or one that leaves partial results and one that joins."""
+    """The launch, with workspaces for what the programs of a tile leave each other."""
     (part,) = kernel.parts
     assert isinstance(part, Attention)
-    if schedule.splits == 1:
+    if schedule.programs == 1:
         return [Piece(kernel, schedule)]
-    splits, own = schedule.splits, len(kernel.params)
-    rows = (part.tokens, part.num_heads)
+    rows = schedule.programs, schedule.queries * (part.num_heads // part.num_kv_heads)
     spaces = {
-        "partial": TensorType((splits, *rows, part.value_dim), f32),
-        "largest": TensorType((splits, *rows), f32),
-        "total": TensorType((splits, *rows), f32),
+        "partial": TensorType((*rows, part.value_dim), f32),
+        "largest": TensorType(rows, f32),
+        "total": TensorType(rows, f32),
+        COUNTERS: TensorType((MOST // 2,), i32),  # of tiles that two programs share, or more
     }
-    join = ReduceSchedule(min(128, power_of_2(part.value_dim)), power_of_2(splits), True, 4)
-    second = _join(part, splits, own), join
-    return handed_on(kernel, (part, schedule), second, spaces, ("_split", "_join"))
+    params = (*kernel.params, *(Param(type, True) for type in spaces.values()))
+    return [Piece(replace(kernel, params=params), schedule, tuple(spaces))]
 
 
-def _join(part: Attention, splits: int, own: int) -> Reduce:
-    """out = sum_s partial_s exp(largest_s - top) / sum_s total_s exp(largest_s - top).
+class SharedKeys(KeyLoop):
+    """Shares the tiles of keys out, and joins the results."""
 
-    Rows are those of the output in memory, in whatever order its views put them.
-    """
-    names = ("_token", "_head", "_at")
-    extents = (part.tokens, part.num_heads, part.value_dim)
-    split, token, head, at = (symbol(n) for n in ("_split", *names))
-    row = (split * part.tokens + token) * part.num_heads + head
-    largest, total = Load(own + 1, row, f32), Load(own + 2, row, f32)
-    partial = Load(own, row * part.value_dim + at, f32)
-    top = Ref("top", f32)
-    sums = (
-        Reduction("sum", SUM, _expression(_WEIGHTED, x=partial, largest=largest, top=top)),
-        Reduction("mass", SUM, _expression(_WEIGHTED, x=total, largest=largest, top=top)),
-    )
-    value = _expression(_JOINED, sum=Ref("sum", f32), mass=Ref("mass", f32))
-    out = (token * part.num_heads + head) * part.value_dim + at
-    return Reduce(
-        tuple(Axis(n, d) for n, d in zip(names, extents)),
-        Axis("_split", splits),
-        ((Reduction("top", LARGEST, largest),), sums),
-        (Store(part.out.param, out, value),),
-        (),
-    )
+    def __init__(self, kernel: LoopKernel, schedule: AttentionSchedule, context: Context):
+        super().__init__(kernel, schedule, context)
+        self.is_shared = schedule.programs > 1
+        self.leaves = schedule.queries * self.group  # rows of a program's partial result
+        names = ("partial", "largest", "total", "counters")
+        first = len(kernel.params) - len(names)
+        self.at = {name: f"p{first + i}" for i, name in enumerate(names)}
 
+    def programs_a_tile(self, tiles: Dim) -> Dim:
+        """Of a launch of so many tiles, of which the last that was written is the smallest."""
+        part = self.part
+        most = part.keys if part.pages is None else part.pages.width * part.pages.size
+        return self.schedule.programs_a_tile(tiles, self.rows, most)
 
-def _expression(text: str, **operands: Element) -> Element:
-    tree = parse_scalar(text, tuple(operands), ("nothing",))
-    return build_scalar(tree, operands, {"nothing": float("-inf")}, f32)
+    def share(self) -> None:
+        """From all tiles of keys to those of this program; `used` programs have any."""
+        least = self.schedule.least_keys(self.rows) // self.schedule.keys
+        self.lines(f"""
+splits = tl.num_programs(1)
+count = tile_high - tile_low
+each = tl.maximum((count + splits - 1) // splits, {least})
+used = tl.maximum((count + each - 1) // each, 1)
+tile_low += split * each
+tile_high = tl.minimum(tile_low + each, tile_high)""")
+
+    def leave(self) -> None:
+        """Write this program's sums; the last of a tile then has them all in `acc` and `mass`."""
+        scaled = "" if self.is_folded else f" * {LOG2_E!r}"
+        self.lines(f"""
+left = (program * splits + split) * {self.leaves} + rows
+is_left = rows < {self.queries * self.group}
+tl.store({self.at["largest"]} + left, top{scaled}, mask=is_left)
+tl.store({self.at["total"]} + left, mass, mask=is_left)
+left_sums = {self.at["partial"]} + left[:, None] * {self.part.value_dim} + v_dims[None, :]
+tl.store(left_sums, acc, mask=is_left[:, None] & in_v_dims[None, :])
+tl.debug_barrier()  # all threads have written, before one of them says so
+before = tl.atomic_add({self.at["counters"]} + program, 1, sem="acq_rel", scope="gpu")""")
+        with self.body.block("if before == used - 1:", is_conditional=True):
+            self.lines(f"tl.store({self.at['counters']} + program, 0)")
+            self.join()
+
+    def join(self) -> None:
+        """sum_s partial_s 2^(largest_s - top) and sum_s total_s 2^(largest_s - top), in order.
+
+        Loads go past the first level of the cache, which knows nothing of what others write.
+        """
+        own, width = self.queries * self.group, self.part.value_dim
+        rows = power_of_2(own)
+        pieces = min(max(HELD // (rows * self.v_width), 1), 16)
+        past = 'cache_modifier=".cg"'
+        self.lines(f"""
+row = tl.arange(0, {rows})
+joined_top = tl.full([{rows}], float("-inf"), tl.float32)
+joined_mass = tl.zeros([{rows}], tl.float32)
+joined = tl.zeros([{rows}, {self.v_width}], tl.float32)""")
+        with self.body.block(f"for first in range(0, used, {pieces}):"):
+            self.lines(f"""
+piece = first + tl.arange(0, {pieces})
+is_there = (piece < used)[:, None] & (row < {own})[None, :]
+place = (program * splits + piece)[:, None] * {self.leaves} + row[None, :]
+tops = tl.load({self.at["largest"]} + place, mask=is_there, other=float("-inf"), {past})
+totals = tl.load({self.at["total"]} + place, mask=is_there, other=0.0, {past})
+sums = {self.at["partial"]} + place[:, :, None] * {width} + v_dims[None, None, :]
+is_in = is_there[:, :, None] & in_v_dims[None, None, :]
+parts = tl.load(sums, mask=is_in, other=0.0, {past})
+now = tl.maximum(joined_top, tl.max(tops, axis=0))
+base = tl.where(now == float("-inf"), 0.0, now)
+weight = tl.exp2(tops - base[None, :])
+keep = tl.exp2(joined_top - base)
+joined_mass = joined_mass * keep + tl.sum(weight * totals, axis=0)
+joined = joined * keep[:, None] + tl.sum(weight[:, :, None] * parts, axis=0)
+joined_top = now""")
+        self.store_rows("row", "joined", "joined_mass")
+
+    def store_rows(self, rows: str, sums: str, mass: str) -> None:
+        """Divide and store rows of the tile."""
+        raise NotImplementedError

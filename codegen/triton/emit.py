@@ -10,7 +10,8 @@ from ...ir.target import Target
 from ...ir.types import TensorType
 from ..backend import printer_of
 from ..loops import Contract, LoopKernel, Part, Pointwise, Reduce, Sample
-from ..templates.attention import Attention, AttentionSchedule
+from ..templates.attention import Attention
+from ..templates.attention_schedules import AttentionSchedule
 from ..templates.contract_schedules import DotSchedule, GemvSchedule
 from ..templates.pointwise import PointwiseSchedule
 from ..templates.reduce import ReduceSchedule
@@ -70,11 +71,7 @@ PRINTERS: dict[type[Part], Printer] = {
         lambda part: [part.m.extent],
     ),
     GroupRows: Printer({GroupRowsSchedule: GroupRowsEmitter}),
-    Attention: Printer(
-        {AttentionSchedule: AttentionEmitter},
-        attention_pieces,
-        lambda part: [] if part.batch else [part.tokens],  # buckets are of a sequence's queries
-    ),
+    Attention: Printer({AttentionSchedule: AttentionEmitter}, attention_pieces),
     Sample: Printer({SampleSplit: SplitEmitter, SampleJoin: JoinEmitter}, sample_pieces),
 }
 

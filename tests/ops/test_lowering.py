@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.api.compile_graph import Compiled, compile_graph
 from tilewright.api.machine import open_device, resolve_target
-from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.attention_schedules import AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.codegen.templates.reduce import ReduceSchedule
 from tilewright.codegen.templates.scan import ScanSchedule

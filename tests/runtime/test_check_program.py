@@ -94,6 +94,10 @@ def test_a_whole_program_passes_at_every_size():
             lambda p: with_buffer(p, "y", offset=64),
             "y has an offset in the arena, and the role out",
         ),
+        (
+            lambda p: with_buffer(p, "t1", role="counter", offset=None),
+            "and the size of counters must be known",
+        ),
         (lambda p: with_buffer(p, "t1", offset=symbol("m")), "t1 has the undeclared dims m"),
         (lambda p: with_buffer(p, "t1", type=TensorType((1,) * 65, f32)), "has 65 axes"),
         (lambda p: replace(p, symbols={"n": Symbol("n", 5, 4)}), "dim n has no range"),

@@ -177,6 +177,16 @@ def test_first_values_of_states(library, rng):
         Executable(affine(library), WEIGHTS, CpuDevice(), states={"s": first[:5]})
 
 
+def test_counters_begin_as_zeros_and_are_no_states(library, rng):
+    x, h = inputs(rng, 2)
+    program = affine(library, outputs=("z", "o"))
+    counter = replace(program.buffers["s"], role="counter")
+    program = replace(program, buffers={**program.buffers, "s": counter})
+    exe = Executable(program, WEIGHTS, CpuDevice())
+    np.testing.assert_array_equal(exe(x, h)[0].numpy(), x * WEIGHTS["w"])
+    assert exe.states == {}
+
+
 def test_any_size_in_any_order(exe, rng):
     """The arena grows; addresses bound before it grew are renewed."""
     for b in [1, 100, 2, 100, 0, 1, 50]:

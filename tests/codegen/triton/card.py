@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from tilewright.codegen.backend import COUNTERS
 from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
 from tilewright.ir import abi
@@ -34,10 +35,11 @@ class Card:
         spaces = workspace_types(case.kernel, schedule)
         places = {name: number for number, name in enumerate([*range(len(case.arrays)), *spaces])}
         memories = [self.placed(a) for a in case.arrays]
-        for type in spaces.values():
+        for name, type in spaces.items():
             shape = [evaluate(d, case.sizes) for d in type.shape]
             size = int(np.prod(shape, dtype=int)) * type.dtype.nbytes
-            memories.append(self.placed(np.full(size, 255, np.uint8)))  # NaN, where floats
+            fill = 0 if name == COUNTERS else 255  # NaN, where floats
+            memories.append(self.placed(np.full(size, fill, np.uint8)))
         blobs, kernels, launches = {}, {}, []
         for emitted in emit_kernel(case.kernel, "kernel", schedule, self.target):
             made = compile_kernel(emitted, self.target)
@@ -69,6 +71,10 @@ class Card:
         if launches:
             addresses = np.array([m.address for m in memories], np.int64)
             module.plan(launches).run(addresses)
+        if COUNTERS in spaces:
+            raw = np.empty(memories[places[COUNTERS]].nbytes, np.uint8)
+            self.device.download(memories[places[COUNTERS]], raw)
+            assert not raw.any(), "the last program sets a counter back"
         results = []
         for memory, array in zip(memories, case.arrays):
             raw = np.empty(array.nbytes, np.uint8)

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.autotune.reference import run_kernel
+from tilewright.codegen.backend import COUNTERS
 from tilewright.codegen.loops import LoopKernel
 from tilewright.codegen.triton.emit import emit_kernel, workspace_types
 from tilewright.ir.dim import evaluate
@@ -69,7 +70,8 @@ class Interpreter:
             files[number] = self._save(root / f"p{number}.npy", array)
         for name, type in workspace_types(kernel, schedule).items():
             shape = [evaluate(d, case.sizes) for d in type.shape]
-            poison = np.full(shape, 3, type.dtype.numpy)  # what is not written must not be read
+            # what is not written must not be read
+            poison = np.full(shape, 0 if name == COUNTERS else 3, type.dtype.numpy)
             if type.dtype.is_float:
                 poison = np.full(shape, np.nan, type.dtype.numpy)
             files[name] = self._save(root / f"w_{name}.npy", poison)
@@ -89,6 +91,8 @@ class Interpreter:
             self.process.stdin.flush()
             answer = json.loads(self.process.stdout.readline())
             assert answer["ok"], f"{answer.get('error')}\n{launch.source}"
+        if COUNTERS in files:
+            assert not self._read(files[COUNTERS]).any(), "the last program sets a counter back"
         return [self._read(files[i]) for i in range(len(case.arrays))]
 
     def _save(self, path: Path, array: np.ndarray) -> tuple[str, str]:

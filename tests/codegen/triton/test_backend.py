@@ -11,7 +11,7 @@ import pytest
 from tilewright.codegen.build_steps import StepMaker
 from tilewright.codegen.lower import Lowered
 from tilewright.codegen.templates import choices, template_with
-from tilewright.codegen.templates.attention import PRODUCTS
+from tilewright.codegen.templates.attention_schedules import PRODUCTS
 from tilewright.codegen.templates.contract_schedules import GemvSchedule
 from tilewright.codegen.templates.pointwise import PointwiseSchedule
 from tilewright.codegen.templates.reduce import ReduceSchedule
@@ -96,11 +96,17 @@ def test_steps_of_attention_in_float32_stay_small_enough_to_compile(size, group)
         assert rows * schedule.keys * power_of_2(size) <= max(PRODUCTS, least)
 
 
-def test_workspaces_of_decode_do_not_grow_with_prefill():
+def test_workspaces_of_attention_grow_with_nothing_and_its_counters_are_kept():
     case = samples.attention([1], [9], dtype=bf16, heads=32, groups=8, size=128)
-    spaces = TritonBackend(TARGET).launches(case.kernel, "0" * 64).workspaces
-    most = sum(evaluate(t.nbytes, {"t": 4096, "seqs": 1}) for t in spaces.values())
-    assert most < 100e6
+    steps = StepMaker(Builder().graph([]), TARGET, TritonBackend(TARGET), unwatched)
+    args = [f"p{i}" for i in range(len(case.kernel.params))]
+    for group in ("one", "two"):
+        (step,) = steps.launches(Lowered(case.kernel, ()), group, args, 0, None)
+    spaces = {name: b for name, b in steps.buffers.items() if not b.type.symbols}
+    assert spaces.keys() == steps.buffers.keys(), "as large as the programs that share keys"
+    assert sum(b.type.nbytes for name, b in spaces.items() if name.startswith("one.")) < 100e6
+    (counters,) = (name for name, b in spaces.items() if b.role == "counter")
+    assert all(counters in choice.args for choice in step.choices if "partial" in str(choice.args))
 
 
 def launches_of(case):

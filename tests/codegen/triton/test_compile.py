@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tilewright.codegen.templates import choices
-from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.attention_schedules import AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule
 from tilewright.codegen.triton.binary import compile_kernel
 from tilewright.codegen.triton.emit import emit_kernel

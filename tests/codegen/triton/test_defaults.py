@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.codegen.templates import choices
-from tilewright.codegen.templates.attention import MANY
+from tilewright.codegen.templates.attention_schedules import MANY
 from tilewright.ir.target import TARGETS
 from tilewright.ir.types import bf16, bool_, f16, f32, f64, i8, i64
 

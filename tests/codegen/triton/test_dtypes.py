@@ -5,7 +5,7 @@ import pytest
 
 from tilewright.codegen.group import make_plan
 from tilewright.codegen.templates import choices
-from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.attention_schedules import AttentionSchedule
 from tilewright.codegen.templates.pointwise import PointwiseSchedule
 from tilewright.codegen.templates.reduce import ReduceSchedule
 from tilewright.codegen.triton.emit import emit_kernel

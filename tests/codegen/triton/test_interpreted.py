@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.codegen.templates.attention import AttentionSchedule
+from tilewright.codegen.templates.attention_schedules import AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.codegen.templates.pointwise import PointwiseSchedule
 from tilewright.codegen.templates.reduce import ReduceSchedule
@@ -128,8 +128,8 @@ BATCHES = [([1], [9]), ([1, 1, 1], [4, 17, 1]), ([5, 1, 9], [5, 12, 20]), ([3, 0
     "schedule",
     [
         AttentionSchedule(1, 16),
-        AttentionSchedule(1, 16, 3),
         AttentionSchedule(4, 16),
+        AttentionSchedule(16, 16),
         AttentionSchedule(1, 4),
     ],
 )
@@ -137,6 +137,35 @@ def test_attention(runner, batch, schedule):
     if runner.is_card and schedule.keys < 16:
         pytest.skip("a matrix unit takes 16 keys or more")
     check(runner, samples.attention(*batch), schedule)
+
+
+# programs that share the keys of some sequences and not of others, in tiles of few and many queries
+SHARED = {
+    AttentionSchedule(1, 128, 100): ([1, 1, 1], [256, 1, 1030]),
+    AttentionSchedule(2, 64, 9): ([1, 3], [513, 9]),
+    AttentionSchedule(16, 128, 40): ([1, 0, 19], [600, 40, 1100]),
+}
+
+
+@pytest.mark.parametrize("schedule", SHARED)
+def test_attention_whose_keys_programs_share(runner, schedule):
+    check(runner, samples.attention(*SHARED[schedule], page=32), schedule)
+    odd = {"window": 700, "softcap": 2.0, "heads": 3, "groups": 1, "v_size": 5}
+    check(runner, samples.attention(*SHARED[schedule], page=24, **odd), schedule)
+
+
+def test_dense_attention_whose_keys_programs_share(runner):
+    case = samples.dense_attention(3, 700, mask=(("t",), f32), softcap=3.0)
+    check(runner, case, AttentionSchedule(2, 64, 30))
+
+
+@pytest.mark.parametrize("count", [1, 256, 257])
+def test_a_program_finds_its_sequence_among_many(runner, count):
+    lengths = [int(i % 40 == 1) for i in range(count - 1)] + [20]
+    contexts = [20 + i % 3 for i in range(count)]
+    check(
+        runner, samples.attention(lengths, contexts, heads=1, groups=1), AttentionSchedule(16, 32)
+    )
 
 
 @pytest.mark.parametrize("schedule", [AttentionSchedule(1, 16, 2), AttentionSchedule(4, 16)])

@@ -10,9 +10,11 @@ import pytest
 from tilewright.codegen.cost import Way, compared, scaled
 from tilewright.codegen.lower import lower_group
 from tilewright.codegen.templates import choices
-from tilewright.codegen.templates.attention import MANY, AttentionSchedule
+from tilewright.codegen.templates.attention_schedules import AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
+from tilewright.codegen.triton.emit import emit_kernel
 from tilewright.ir.builder import Builder
+from tilewright.ir.dim import evaluate
 from tilewright.ir.target import REFERENCE, TARGETS
 from tilewright.ir.types import bf16, f32
 
@@ -194,10 +196,46 @@ def test_columns_that_are_read_again_are_held_side_by_side():
     assert (held.rows, held.block) == (16, 512)
 
 
-def test_few_sequences_share_out_the_keys_of_each():
+def launched(kernel, **sizes) -> tuple[AttentionSchedule, int]:
+    """The schedule at these sizes, and how many programs share the keys of a tile."""
+    select, buckets = choices(kernel, REFERENCE)
+    value = evaluate(select, sizes)
+    (schedule,) = (s for lo, hi, s in buckets if lo <= value and (hi is None or value <= hi))
+    (launch,) = emit_kernel(kernel, "kernel", schedule, REFERENCE)
+    return schedule, evaluate(launch.grid[1], sizes)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "width", "shared"),
+    [
+        (1, 8, 1),
+        (1, 64, 4),
+        (1, 512, 16),
+        (8, 8, 1),
+        (8, 64, 2),
+        (16, 512, 1),
+        (17, 512, 3),
+        (200, 512, 1),
+    ],
+)
+def test_programs_share_keys_where_tiles_are_few_and_contexts_are_long(sequences, width, shared):
     case = samples.attention([1], [9], heads=32, groups=8, size=128, page=16, dtype=bf16)
-    splits = {lo: schedule.splits for lo, schedule in chosen(case.kernel).items()}
-    assert splits == {0: 32, 4: 8, 16: 4, 32: 1, MANY: 1}
+    assert launched(case.kernel, t=sequences, seqs=sequences, width=width)[1] == shared
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sequences", "width", "queries", "shared"),
+    [
+        (64, 1, 512, 32, 11), (600, 1, 512, 32, 1), (8192, 1, 512, 32, 1), (260, 17, 512, 16, 3),
+        (2048 + 128, 129, 64, 16, 1),
+    ],
+)  # fmt: skip
+def test_prompts_take_large_tiles_and_decodes_beside_them_small_ones(
+    tokens, sequences, width, queries, shared
+):
+    case = samples.attention([1], [9], heads=32, groups=8, size=128, page=16, dtype=bf16)
+    schedule, found = launched(case.kernel, t=tokens, seqs=sequences, width=width)
+    assert (schedule.queries, found) == (queries, shared)
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(32, 32), (32, 8), (16, 1)])
@@ -206,24 +244,20 @@ def test_dense_attention_takes_tiles_of_128_rows(heads, groups, size):
     kernel = samples.dense_attention(heads=heads, groups=groups, size=size, dtype=bf16).kernel
     few, many = chosen(kernel).values()
     group = heads // groups
-    assert many == AttentionSchedule(128 // group, 64, 1, 8, 3)
+    assert (many.queries, many.keys, many.num_warps) == (128 // group, 64, 8)
     assert few.queries * group == 16
 
 
-def test_one_query_shares_out_its_keys():
-    def splits(queries, keys, batch, groups):
-        b = Builder()
-        q = b.input("q", (batch, 32, queries, 128), bf16)
-        k = b.input("k", (batch, groups, keys, 128), bf16)
-        graph = b.graph([b.attention(q, k, k, scale=0.1)])
-        found = chosen(lower_group(graph, graph.nodes, {}).kernel)
-        return [schedule.splits for schedule in found.values()]
-
-    assert splits(1, 4096, 1, 8) == [32]
-    assert splits(1, 4096, 8, 8) == [8]
-    assert splits(1, 4096, 64, 8) == [1]
-    assert splits(1, 512, 1, 8) == [1]
-    assert splits(4096, 4096, 1, 8) == [1]
+@pytest.mark.parametrize(
+    ("queries", "keys", "batch", "shared"),
+    [(1, 4096, 1, 16), (1, 4096, 17, 3), (1, 4096, 128, 1), (1, 256, 1, 1), (4096, 4096, 1, 1)],
+)
+def test_one_query_shares_out_its_keys(queries, keys, batch, shared):
+    b = Builder()
+    q = b.input("q", (batch, 32, queries, 128), bf16)
+    k = b.input("k", (batch, 8, keys, 128), bf16)
+    graph = b.graph([b.attention(q, k, k, scale=0.1)])
+    assert launched(lower_group(graph, graph.nodes, {}).kernel)[1] == shared
 
 
 def test_counts_of_programs_follow_the_cores():

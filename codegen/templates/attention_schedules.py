@@ -1,0 +1,128 @@
+"""Schedules of attention: tiles, and how many programs share keys.
+
+Searched for on an H200 (bf16, 32 heads of 128 over 8 KV heads, pages of 16). Decode reads a cache
+at 98% of the rate of a copy from 32 sequences on; with fewer, one program a core holds three tiles
+of 128 keys. Prompts want large matrix tiles, and decodes beside prompts small ones.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ...ir.dim import Dim, ceildiv, floordiv, maximum, minimum, product
+from ...ir.target import Target
+from ...ir.types import f32
+from ..elements import index_facts
+from ..loops import LoopKernel, feed_dtype
+from .template import STAGES, WARPS, Bucket, Schedule, clip, has_room, power_of_2, powers_of_2
+
+# of one step of attention in float32: each is an instruction of its own, and twice as many take the
+# compiler more than twice as long (2^17: 5 s, 2^19: 45 s)
+PRODUCTS = 1 << 17
+MOST = 1 << 13  # programs that share keys
+LEAST, A_ROW = 256, 8  # keys worth a program; keys whose reading is worth leaving a row's sums
+# added to the select value of attention for steps that are not pure decode
+MANY = 1 << 30
+# of new tokens a sequence: from where few of the tiles are those of decodes, and where none are
+PROMPTS, LONG = 64, 1024
+
+
+@dataclass(frozen=True)
+class AttentionSchedule(Schedule):
+    """`queries` tokens of one sequence a program, `keys` keys a step.
+
+    `programs` > 1: where tiles of queries are fewer, several programs share the keys of each, so
+    that there are about as many in all.
+    """
+
+    domain: ClassVar = {
+        "queries": powers_of_2(1, 128),
+        "keys": powers_of_2(4, 256),
+        "programs": range(1, MOST + 1),
+        "num_warps": WARPS,
+        "num_stages": STAGES,
+    }
+
+    queries: int
+    keys: int
+    programs: int = 1
+    num_warps: int = 4
+    num_stages: int = 2
+
+    def least_keys(self, rows: int) -> int:
+        """Keys that are worth a program, of a tile of so many rows."""
+        return max(LEAST, A_ROW * rows, self.keys)
+
+    def programs_a_tile(self, tiles: Dim, rows: int, keys: Dim) -> Dim:
+        """How many share the keys of each tile, of which no sequence has more than `keys`."""
+        each = floordiv(self.programs, maximum(tiles, 1))
+        return maximum(minimum(each, ceildiv(keys, self.least_keys(rows))), 1)
+
+
+def attention_table(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucket]]:
+    """The template's `defaults`.
+
+    Dense: by the number of queries. With pages: by the number of sequences in pure decode, a token
+    a sequence; MANY and more, by tokens a sequence, in other steps.
+    """
+    (part,) = kernel.parts
+    facts = index_facts(kernel, ())
+    few, many, beside, prompts, long = _schedules(kernel, target)
+    group = power_of_2(part.num_heads // part.num_kv_heads)
+    alone = target.num_cores // part.num_kv_heads  # sequences of which each tile has a core
+    if part.pages is None:
+        queries, most = max(16 // group, 1), facts.bounds(product(part.batch))[1]
+        first = replace(few if most is not None and most <= alone else many, queries=queries)
+        return part.queries, clip(
+            [(0, queries, first), (queries + 1, None, long)], facts, part.queries
+        )
+    tokens, sequences = part.tokens, part.pages.sequences
+    table = clip([(0, alone, few), (alone + 1, MANY - 1, many)], facts, sequences)
+    if tokens == sequences:
+        return sequences, table
+    table += [
+        (MANY, MANY + PROMPTS - 1, beside),
+        (MANY + PROMPTS, MANY + LONG - 1, prompts),
+        (MANY + LONG, None, long),
+    ]
+    is_more = minimum(maximum(tokens - sequences, 0), 1)
+    return sequences + is_more * (MANY + floordiv(tokens, sequences) - sequences), _joined(table)
+
+
+def _schedules(kernel: LoopKernel, target: Target) -> tuple[AttentionSchedule, ...]:
+    """Of few sequences in decode, and of many; of decodes beside prompts, of prompts, of long ones.
+
+    128 rows in 8 warps hold their sums in registers, where 4 warps spill.
+    """
+    (part,) = kernel.parts
+    size = max(part.head_dim, part.value_dim)
+    q, k, v = (kernel.params[x.param].type.dtype for x in (part.q, part.k, part.v))
+    is_f32 = f32 in (feed_dtype(q, k), feed_dtype(q, v))
+    group = power_of_2(part.num_heads // part.num_kv_heads)
+    cores, is_wide = target.num_cores, size > 128 or is_f32
+    if has_room(target) and not is_wide:
+        tiles = (64, 64, 8 * cores, 4, 3), (128, 64, 2 * cores, 8, 3), (128, 64, 2 * cores, 8, 3)
+        return (
+            AttentionSchedule(1, 128, cores, 4, 3),
+            AttentionSchedule(1, 32, 4 * cores, 2, 4),
+            *(AttentionSchedule(max(rows // group, 1), *rest) for rows, *rest in tiles),
+        )
+    keys, rows, stages = 32 if is_wide else 64, 64, 2 if has_room(target) else 1
+    if size > 256:  # queries, keys and values of a step share what memory a program has
+        keys, rows = 16, 32
+    if is_f32:
+        width = power_of_2(size)
+        keys = max(min(keys, PRODUCTS // (max(group, 16) * width)), 16)
+        rows = min(rows, PRODUCTS // (keys * width))
+    decode = AttentionSchedule(1, keys, 8 * cores, 4, stages)
+    prompts = AttentionSchedule(max(rows // group, 1), keys, 2 * cores, 4, stages)
+    return decode, decode, prompts, prompts, prompts
+
+
+def _joined(table: list[Bucket]) -> list[Bucket]:
+    """The table with one bucket for neighbours of one schedule."""
+    found: list[Bucket] = []
+    for lo, hi, schedule in table:
+        if found and found[-1][2] == schedule:
+            lo = found.pop()[0]
+        found.append((lo, hi, schedule))
+    return found
