@@ -62,13 +62,14 @@ def schedules_of(records: Records, target: Target) -> "Schedules":
     from ..codegen.backend import UNTUNED
 
     path = chosen_records(records)
-    return UNTUNED if path is None else load(path, target)
+    found = None if path is None else load(path, target)
+    return found if found is not None and found.records else UNTUNED
 
 
 def report_records(schedules: "Schedules", num_nodes: int, report: Report) -> None:
     """Add which kernels had a recorded schedule, and of the others what their keys lack."""
     from ..autotune.recorded import RecordedSchedules
 
-    if isinstance(schedules, RecordedSchedules) and schedules.records:
+    if isinstance(schedules, RecordedSchedules):
         found = schedules.findings
         report.passes.append(PassReport("records", bool(found.fired), 0.0, num_nodes, found))

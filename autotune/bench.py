@@ -2,11 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..codegen.templates.template import Schedule
 from ..ir.errors import TilewrightError
 from ..ir.progress import Progress
 from ..runtime.device import Device
@@ -22,6 +23,12 @@ class Tuner(Protocol):
     """Finds the fastest schedules on one device, until it is closed."""
 
     def __call__(self, task: Task, *, seconds: float, seed: int) -> TaskOutcome: ...
+
+    def times(
+        self, task: Task, size: int, schedules: Sequence[Schedule], *, seed: int
+    ) -> list[float] | None:
+        """Seconds of a launch at one size, measured in turn; None where one does not run there."""
+        ...
 
     def close(self) -> None: ...
 
@@ -60,23 +67,45 @@ def shares(weights: Mapping[Key, float], seconds: float) -> dict[Key, float]:
     return {key: seconds * (even + (1 - EVEN) * cost / total) for key, cost in weights.items()}
 
 
-def outcomes_here(
-    tasks: Mapping[Key, Task], bench: Bench, budget: Budget, progress: Progress
-) -> Outcomes:
-    """One after another on one device; what a task leaves of its time goes to those that follow."""
-    if not tasks:
-        return
+@dataclass(frozen=True)
+class Session:
+    """A device that is open for the time of a budget."""
+
+    tuner: Tuner
+    budget: Budget
+    end: float  # by time.monotonic()
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the budget; below 0 once it is over."""
+        return self.end - time.monotonic()
+
+    def times(self, task: Task, size: int, schedules: Sequence[Schedule]) -> list[float] | None:
+        """As the tuner has it; None as well where measuring failed."""
+        try:
+            return self.tuner.times(task, size, schedules, seed=self.budget.seed)
+        except TilewrightError:
+            return None
+
+    def outcomes(self, tasks: Mapping[Key, Task]) -> Outcomes:
+        """One after another; what a task leaves of its time goes to those that follow."""
+        left = {key: weight(task) for key, task in tasks.items()}
+        while left and (seconds := self.seconds_left) > 0:
+            key = next(iter(left))
+            share = shares(left, seconds)[key]
+            del left[key]
+            yield key, attempt(self.tuner, tasks[key], self.budget, share)
+
+
+@contextmanager
+def opened(bench: Bench, budget: Budget, progress: Progress) -> Iterator[Session]:
+    """The bench's device here; `progress` hears each second how much of the time has gone."""
     end = time.monotonic() + budget.seconds
-    left = {key: weight(task) for key, task in tasks.items()}
     with (
         clock(progress, budget.seconds),
         closing(bench.tuner(bench.open(), budget.workers)) as tuner,
     ):
-        while left and (remaining := end - time.monotonic()) > 0:
-            key = next(iter(left))
-            seconds = shares(left, remaining)[key]
-            del left[key]
-            yield key, attempt(tuner, tasks[key], budget, seconds)
+        yield Session(tuner, budget, end)
 
 
 def attempt(

@@ -62,8 +62,11 @@ class RecordFile:
             query = f"SELECT line FROM records {where} ORDER BY digest"
             return [line for (line,) in database.execute(query, given)]
 
-    def add(self, records: Iterable[StoredRecord]) -> int:
-        """Keep records, all or none; of two with one key the later. -> how many were taken."""
+    def add(self, records: Iterable[StoredRecord], instead_of: Iterable[str] = ()) -> int:
+        """Keep records, all or none; of two with one key the later. -> how many were taken.
+
+        `instead_of`: digests of records that go.
+        """
         if self.path.suffix == LINES:
             raise OptionError(
                 f"{self.path} is read, and not written",
@@ -76,6 +79,8 @@ class RecordFile:
             raise self._unusable(str(error)) from error
         with self._open() as database:
             database.execute("BEGIN IMMEDIATE")
+            gone = [(digest,) for digest in instead_of]
+            database.executemany("DELETE FROM records WHERE digest = ?", gone)
             before = database.total_changes
             database.executemany(_ADD, [(r.digest, r.target, r.written, r.line) for r in records])
             taken = database.total_changes - before

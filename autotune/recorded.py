@@ -30,9 +30,16 @@ class Miss:
         """The parts of the key that differ from the nearest record's; all where there is none."""
         return PARTS if self.nearest is None else differences(self.key, self.nearest)
 
-    def __str__(self) -> str:
+    @property
+    def brief(self) -> str:
+        """Which parts differ, without how."""
         if self.nearest is None:
             return "nothing like it is recorded"
+        return f"the nearest record differs in {', '.join(self.changed)}"
+
+    def __str__(self) -> str:
+        if self.nearest is None:
+            return self.brief
         told = []
         for part in self.changed:
             old, new = getattr(self.nearest, part), getattr(self.key, part)
@@ -86,7 +93,7 @@ class RecordedSchedules:
     def _miss(self, kernel: LoopKernel, key: Key) -> None:
         miss = Miss(key, nearest(key, self.records))
         self.misses.append(miss)
-        self.findings.decline(kernel.template, str(miss))
+        self.findings.decline(kernel.template, miss.brief)
 
 
 def overlap(record: ScheduleRecord, lo: int, hi: int | None) -> bool:

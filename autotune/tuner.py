@@ -1,7 +1,15 @@
 """Tunes task after task on one device, with processes that outlive a task."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..codegen.templates.template import Schedule
+from ..ir.dim import evaluate
 from ..runtime.device import Device
-from .search import Tools, tune_kernel
+from .bucket_sizes import bucket_sizes
+from .measure import settled
+from .search import DeviceTrial, Tools, tune_kernel
+from .strategy import FINAL_ROUNDS
 from .task import Task, TaskOutcome
 
 
@@ -22,6 +30,20 @@ class KernelTuner:
             seed=seed,
             tools=self.tools,
         )
+
+    def times(
+        self, task: Task, size: int, schedules: Sequence[Schedule], *, seed: int
+    ) -> list[float] | None:
+        """Medians of seconds at one size; None where it is none of the kernel's, or one fails."""
+        at = replace(task, lo=size, hi=size, default=schedules[0])
+        sizes = bucket_sizes(at.kernel, at.size, size, size)[0]
+        if evaluate(at.size, sizes) != size:
+            return None
+        trial = DeviceTrial(at, self.tools, seed)
+        if any(trial.ready(schedules)):
+            return None
+        (rounds, *_) = trial.seconds(schedules, FINAL_ROUNDS)
+        return [timing.seconds for timing in settled(rounds)]
 
     def close(self) -> None:
         """End the processes."""

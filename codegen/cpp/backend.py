@@ -28,12 +28,18 @@ class CppBackend:
     ):
         self.target, self.progress, self.schedules = target, progress, schedules
         self.kernels: dict[tuple[str, Schedule], Kernel] = {}  # by key
+        self._planned: dict[str, GroupLaunches] = {}
 
     def launches(self, kernel: LoopKernel, key: str) -> GroupLaunches:
         """One launch with every parameter and the symbols the kernel reads.
 
         A kernel takes any sizes: there is one for each schedule that is another.
         """
+        if key not in self._planned:
+            self._planned[key] = self._plan(kernel, key)
+        return self._planned[key]
+
+    def _plan(self, kernel: LoopKernel, key: str) -> GroupLaunches:
         size, default = choices(kernel)
         buckets = merged(self.schedules.buckets(kernel, self.target, size, default))
         params = tuple(range(len(kernel.params)))

@@ -51,6 +51,9 @@ class StandIn:
     def close(self):
         self.closed += 1
 
+    def times(self, task, size, schedules, *, seed):
+        return None
+
     def __call__(self, task, *, seconds, seed):
         number = len(self.asked)
         self.asked.append((task, seconds, seed))
@@ -165,6 +168,75 @@ def test_progress_tells_how_much_of_the_time_has_gone(monkeypatch):
     count = len(heard)
     assert heard[:6] == [("tune", at, 30) for at in (0, 7, 15, 22, 30, 30)]
     assert len(heard) == count
+
+
+# ---- borders -------------------------------------------------------------------------------
+
+FLAT, STEEP = TileSchedule(panels=16), TileSchedule(panels=1)
+
+
+class Crossing(StandIn):
+    """In buckets that begin below `apart` STEEP wins, above FLAT; their times cross at `cross`."""
+
+    def __init__(self, cross, apart=129):
+        super().__init__()
+        self.cross, self.apart, self.measured = cross, apart, []
+
+    def __call__(self, task, *, seconds, seed):
+        best = STEEP if task.lo < self.apart else FLAT
+        self.asked.append((task, seconds, seed))
+        return TaskOutcome(task, best, 2e-6, 4e-6, 1e-6, ())
+
+    def times(self, task, size, schedules, *, seed):
+        self.measured.append(size)
+        assert task.lo <= size
+        assert task.hi is None or size <= task.hi
+        costs = {FLAT: 1e-6 * self.cross + 1e-9 * size, STEEP: 1e-6 * size}
+        return [costs[schedule] for schedule in schedules]
+
+
+@pytest.mark.parametrize(
+    ("cross", "bounds", "taken"),
+    [
+        (60, ((60, 68), (128, 128)), FLAT),  # the upper side's is faster below the border
+        (10, ((17, 17), (128, 128)), FLAT),  # and in all of the bucket
+        (300, ((129, 129), (280, 300)), STEEP),  # the lower side's is faster above it
+        (9000, ((129, 129), None), STEEP),
+        (128.5, None, None),
+    ],
+)
+def test_a_border_is_moved_to_where_times_cross(file, cross, bounds, taken):
+    stand_in, work = Crossing(cross), tasks(64)
+    report = tune(work, stand_in.bench, file, Budget(100.0, seed=7))
+    records = parse_lines(file.lines(), "x")
+    moved = [r for r in records if r.floor_seconds != 1e-6]
+    assert len(stand_in.measured) <= 2 + 1 + 5
+    if bounds is None:
+        assert moved == []
+        return
+    (record,) = moved
+    assert record.schedule == taken
+    (first, last), hi = bounds[0], bounds[1]
+    assert first <= record.key.bounds[0] <= last
+    if hi is None:
+        assert record.key.bounds[1] is None
+    else:
+        assert hi[0] <= record.key.bounds[1] <= hi[1]
+    assert record.seconds < record.default_seconds
+    assert record.floor_seconds > 0
+    assert f"sizes {record.key.bucket}" in str(report)
+    # what is tuned anew does not leave old borders behind
+    tune(work, Crossing(128.5).bench, file, Budget(100.0))
+    assert len(file.lines()) == 4
+
+
+def test_borders_between_kept_buckets_stay(file):
+    work = tasks(64)
+    tune(work, Crossing(60).bench, file, Budget(100.0))
+    again = Crossing(60)
+    tune(work, again.bench, file, Budget(100.0), resume=True)
+    assert again.opened == []
+    assert len(file.lines()) == 5
 
 
 # ---- Ray -----------------------------------------------------------------------------------
