@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from math import prod
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ..codegen.cpp import emit as cpp
 from ..codegen.templates import choices
 from ..codegen.templates.template import Schedule
+from ..ir.target import Target
 from . import model
 from .bucket_sizes import bucket_sizes
 from .task import Task
@@ -20,8 +21,14 @@ VISITED = 500  # of more of them, by the model, from the default ones on
 COARSE = 10  # values of a field from which on powers of two will do
 
 
-def space(schedule: Schedule) -> dict[str, tuple[Any, ...]]:
-    """Which values a field may have; one that the domain leaves open keeps its own.
+# which values a field may have that its domain leaves open, because the target decides
+OPEN: dict[str, Callable[[Target], tuple[Any, ...]]] = {
+    "programs": lambda target: (0, target.num_cores)
+}
+
+
+def space(schedule: Schedule, target: Target) -> dict[str, tuple[Any, ...]]:
+    """Which values a field may have; one of which nothing is known keeps its own.
 
     Both truths of what is true or false are allowed.
     """
@@ -31,7 +38,9 @@ def space(schedule: Schedule) -> dict[str, tuple[Any, ...]]:
         allowed = tuple(schedule.domain.get(field.name, ()))
         if len(allowed) > COARSE:
             allowed = tuple(v for v in allowed if v & (v - 1) == 0 or v == own)
-        if not allowed:
+        if field.name in OPEN:
+            allowed = tuple(dict.fromkeys((*OPEN[field.name](target), own)))
+        elif not allowed:
             allowed = (False, True) if isinstance(own, bool) else (own,)
         values[field.name] = allowed
     return values
@@ -56,7 +65,7 @@ class Candidates:
         """At most so many, no two of which do the same by the model."""
         ranked: list[tuple[float, int, str, Schedule]] = []
         for start in self._starts():
-            values = space(start)
+            values = self.space(start)
             every = prod(map(len, values.values())) <= EVERY
             found = _product(start, values) if every else self._search(start, values)
             for schedule in found:
@@ -74,9 +83,13 @@ class Candidates:
 
     def neighbours(self, schedule: Schedule) -> list[Schedule]:
         """Those that differ in one field by one step, the most promising first."""
-        found = [(self.cost(s), str(s), s) for s in _steps(schedule, space(schedule))]
+        found = [(self.cost(s), str(s), s) for s in _steps(schedule, self.space(schedule))]
         good = [(cost, text, s) for cost, text, s in found if cost is not None]
         return [s for _, _, s in sorted(good, key=lambda item: item[:2])]
+
+    def space(self, schedule: Schedule) -> dict[str, tuple[Any, ...]]:
+        """See `space`."""
+        return space(schedule, self.task.target)
 
     def _starts(self) -> Iterable[Schedule]:
         """One of each class that the kernel has by default for some size, the task's first."""
@@ -113,7 +126,7 @@ class Candidates:
 
 def _distance(a: Schedule, b: Schedule) -> int:
     """In how many fields they differ: of those that do the same the most usual one is tried."""
-    return sum(getattr(a, name) != getattr(b, name) for name in space(a))
+    return sum(getattr(a, f.name) != getattr(b, f.name) for f in fields(a))  # type: ignore[arg-type]
 
 
 def _product(start: Schedule, values: Mapping[str, tuple]) -> Iterator[Schedule]:

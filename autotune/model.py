@@ -23,16 +23,25 @@ class Coefficients:
     memory: float  # share of the bandwidth that is reached at best
     cache: float  # bandwidth of the cache over that of memory
     products: float  # share of the rate of matrix units that is reached at best
+    copied: float  # the same where operands come as whole tiles
     plain: float  # share of that of other arithmetic
+    tiles: float  # the same of tiles of products without a matrix unit
     side: float  # rows of a tile with which matrix units reach half of their rate
     hiding: float  # how well programs of a core and stages of a program hide each other's waits
-    program: float  # seconds that a program takes besides, its neighbours on a core sharing them
+    program: float  # seconds that a program takes besides
+    sum: float  # seconds that joining a sum of all threads takes, more the more warps they are
 
 
 FITTED = {
-    "gpu": Coefficients(1.3e-6, 2.5e-7, 8e-7, 0.95, 2.5, 0.85, 0.5, 32.0, 1.0, 1.5e-6),
-    "cpu": Coefficients(3e-6, 1e-6, 1e-7, 0.8, 3.0, 0.7, 0.5, 0.0, 1.0, 2e-7),
-}
+    "gpu": Coefficients(
+        launch=1.3e-6, turn=2.5e-7, latency=8e-7, memory=0.95, cache=2.5, products=0.85,
+        copied=0.95, plain=0.7, tiles=0.3, side=32.0, hiding=1.0, program=7e-7, sum=3e-8,
+    ),
+    "cpu": Coefficients(
+        launch=3e-6, turn=1e-6, latency=1e-7, memory=0.8, cache=3.0, products=0.7,
+        copied=0.7, plain=0.5, tiles=0.5, side=0.0, hiding=1.0, program=2e-7, sum=0.0,
+    ),
+}  # fmt: skip
 
 
 def seconds(
@@ -62,17 +71,19 @@ def running(work: LaunchWork, target: Target, fitted: Coefficients) -> float:
     memory = work.moved / bandwidth
     cache = work.read / (target.bandwidth * fitted.cache * max(busy, 1e-3))
     rate = target.rate_of(*work.operands)
-    if work.side and rate > target.rate:
-        rate *= fitted.products * work.side / (work.side + fitted.side)
+    if work.side and rate > target.rate_of():
+        best = fitted.copied if work.is_copied else fitted.products
+        rate *= best * work.side / (work.side + fitted.side)
     else:
-        rate *= fitted.plain
+        rate *= fitted.tiles if work.side else fitted.plain
     arithmetic = work.operations / (rate * busy * filled)
     moving = (memory**4 + cache**4) ** 0.25  # no roof is sharp: where two are equal neither is met
     longer, shorter = max(moving, arithmetic), min(moving, arithmetic)
     # what of the shorter is not hidden: programs and stages wait for what is under way
     roof = longer + shorter / (together + work.stages - 1) ** fitted.hiding
-    waits = waves * (fitted.program + work.steps * fitted.turn / max(together, 1))
-    return roof + waits
+    joins = work.sums * fitted.sum * (work.threads / target.warp_size) ** 0.5
+    waits = fitted.program + joins + work.steps * fitted.turn / together
+    return roof + waves * waits
 
 
 def resident(work: LaunchWork, target: Target) -> int:

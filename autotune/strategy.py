@@ -10,14 +10,14 @@ import importlib.util
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
 from ..codegen.templates.template import Schedule
 from ..ir.progress import Progress, unwatched
-from .domain import Candidates, space
+from .domain import Candidates
 from .measure import TIE, Timing, fastest, is_decided, settled
 from .task import Task, TaskOutcome, Tried
 
@@ -128,7 +128,7 @@ class Search:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         start = self.leader()
-        values = {name: v for name, v in space(start).items() if len(v) > 1}
+        values = {n: v for n, v in self.candidates.space(start).items() if len(v) > 1}
         spaces = {n: optuna.distributions.CategoricalDistribution(v) for n, v in values.items()}
         sampler = optuna.samplers.TPESampler(seed=self.seed, n_startup_trials=0)
         study = optuna.create_study(sampler=sampler)
@@ -150,7 +150,7 @@ class Search:
             asked: list[Schedule] = []
             for _ in range(8 * BATCH):  # many are of what is known, or of what fits nowhere
                 params = study.ask(spaces).params
-                schedule = type(start)(**{**_fields(start), **params})
+                schedule = replace(start, **params)  # type: ignore[type-var]
                 is_new = schedule not in self.times | self.reasons and schedule not in asked
                 if is_new and self.candidates.cost(schedule) is not None:
                     asked.append(schedule)
@@ -208,7 +208,3 @@ def _over(own: Sequence[Timing], made: Sequence[Sequence[Timing]]) -> Timing:
     ratios = [t.seconds / timings[0].seconds for t, timings in zip(own, made)]
     errors = [t.error / timings[0].seconds for t, timings in zip(own, made)]
     return Timing(sum(ratios) / len(ratios), sum(errors) / len(errors))
-
-
-def _fields(schedule: Schedule) -> dict[str, Any]:
-    return {name: getattr(schedule, name) for name in space(schedule)}

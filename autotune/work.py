@@ -4,12 +4,17 @@ A function for each class of schedule, of facts of the kernel at some sizes. No 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
-from ..codegen.cpp.schedules import RunSchedule, TileSchedule
+from ..codegen.cpp.schedules import (
+    ColumnsSchedule,
+    QueriesSchedule,
+    RunSchedule,
+    TileSchedule,
+)
 from ..codegen.elements import loads_of
 from ..codegen.loops import LoopKernel, Pointwise
 from ..codegen.templates import template_with
@@ -20,6 +25,7 @@ from ..codegen.templates.contract_schedules import (
     WORTH_A_CUT,
     DotSchedule,
     GemvSchedule,
+    can_copy_tiles,
     has_prologue,
 )
 from ..codegen.templates.pointwise import PointwiseSchedule
@@ -28,6 +34,7 @@ from ..codegen.templates.template import Schedule, power_of_2
 from ..ir.dim import Dim, evaluate
 from ..ir.target import Target
 from ..ir.types import DType
+from ..runtime.cpu import usable_cores
 from .bucket_sizes import Sizes
 
 MOST_REGISTERS = 255  # of a thread; what does not fit is kept in memory
@@ -49,18 +56,22 @@ class LaunchWork:
     operations: float
     operands: tuple[DType, ...] = ()
     side: int = 0  # the shorter side of a tile of products; 0 where there are none
+    is_copied: bool = False  # whether operands come as whole tiles
     shared: int = 0  # bytes of a program
     registers: int = OWN  # of a thread
     steps: int = 1  # turns of a program, each of which waits for memory
     ahead: float = 0  # bytes that a program has asked for at a time
     stages: int = 2  # of which one is computed on while the others arrive
+    sums: int = 0  # that all threads of a program join at its end
 
 
 class KernelFacts:
     """A kernel at some sizes, as numbers."""
 
     def __init__(self, kernel: LoopKernel, sizes: Sizes, target: Target):
-        self.kernel, self.sizes, self.target = kernel, sizes, target
+        self.kernel, self.sizes = kernel, sizes
+        # of a CPU the target does not say how many cores there are
+        self.target = target if target.is_gpu else replace(target, num_cores=usable_cores())
         self._known: dict[Dim, int] = {}
         self.part: Any = kernel.parts[0]
         template = template_with(self.part)
@@ -128,6 +139,8 @@ class _Product:
         self.ws = len(part.ws)
         self.x_bytes, self.w_bytes = part.x_dtype.nbytes, part.w_dtype.nbytes
         self.is_prepared = has_prologue(part)
+        stored = [facts.kernel.params[store.param].type.dtype for store in part.stores]
+        self.out_bytes = max(dtype.nbytes for dtype in stored)
         op = facts.target.matrix_op(part.x_dtype, part.w_dtype)
         self.fed_bytes = max(self.x_bytes, self.w_bytes, *([op.operand.nbytes] if op else []))
 
@@ -156,6 +169,7 @@ def _gemv(facts: KernelFacts, schedule: GemvSchedule) -> Launches:
             registers=int(OWN + sums + held),
             steps=_ceil(p.k, ahead),
             ahead=min(ahead, p.k) * tile * p.w_bytes,
+            sums=rows * tile,
         )
     ]
 
@@ -171,6 +185,8 @@ def _dot(facts: KernelFacts, schedule: DotSchedule) -> Launches:
         return None
     if split > 1 and p.is_prepared and not schedule.materialize:
         return None
+    if schedule.has_tiles and not can_copy_tiles(facts.part, target):
+        return None
     bm, bn, bk = schedule.bm, schedule.bn, schedule.bk
     if bm > 2 * max(power_of_2(p.m), 8) or bn > max(power_of_2(p.n), 16):
         return None
@@ -181,8 +197,11 @@ def _dot(facts: KernelFacts, schedule: DotSchedule) -> Launches:
     threads = schedule.num_warps * target.warp_size
     fill = 1.0 if p.groups == 1 else min(p.m / (p.groups * bm), 1.0)
     tiles_m = _ceil(p.m, bm) if p.groups == 1 else min(p.groups + _ceil(p.m, bm), p.m)
-    programs = tiles_m * _ceil(p.n, bn) * p.batch * split
+    tiles = tiles_m * _ceil(p.n, bn) * p.batch * split
     k = _ceil(p.k, split)
+    programs = min(tiles, schedule.programs or tiles)
+    turns = _ceil(tiles, max(programs, 1))  # tiles of a program that goes on to the next one
+    kept = bm * bn * p.out_bytes if schedule.programs else 0  # while the next one's operands come
     made: list[LaunchWork] = []
     if schedule.materialize:
         made.append(_copy(target, 2.0 * p.m * p.k * p.batch * p.x_bytes))
@@ -192,13 +211,14 @@ def _dot(facts: KernelFacts, schedule: DotSchedule) -> Launches:
             programs,
             threads,
             facts.traffic + partial,
-            float(programs) * k * (bm + bn * p.ws) * width,
-            2.0 * programs * bm * bn * p.ws * _ceil(k, bk) * bk * max(fill, 0.1),
+            float(tiles) * k * (bm + bn * p.ws) * width,
+            2.0 * programs * turns * bm * bn * p.ws * _ceil(k, bk) * bk * max(fill, 0.1),
             facts.operands,
             min(bm, bn),
-            stage * schedule.num_stages + RESERVED,
+            schedule.has_tiles,
+            stage * schedule.num_stages + RESERVED + kept,
             int(OWN + bm * bn * p.ws / threads + (bm + bn) * bk * width / 8 / threads),
-            _ceil(k, bk),
+            _ceil(k, bk) * turns,
             stage * max(schedule.num_stages - 1, 1),
             schedule.num_stages,
         )
@@ -252,6 +272,7 @@ def _attention(facts: KernelFacts, schedule: AttentionSchedule) -> Launches:
         2.0 * programs * rows * size * _ceil(each, schedule.keys) * schedule.keys,
         (stored, stored),
         min(rows, schedule.keys),
+        False,
         step * schedule.num_stages + rows * power_of_2(part.head_dim) * width,
         int(OWN + rows * (power_of_2(part.value_dim) + 1.5 * schedule.keys) / threads),
         _ceil(each, schedule.keys),
@@ -359,6 +380,25 @@ def _run(facts: KernelFacts, schedule: RunSchedule) -> Launches:
     ]
 
 
+def _columns(facts: KernelFacts, schedule: ColumnsSchedule) -> Launches:
+    rows = prod(facts.of(a.extent) for a in facts.part.rows)
+    items = _ceil(rows, schedule.columns)
+    moved = facts.traffic
+    return [LaunchWork(items, 1, moved, moved, facts.operations, steps=_ceil(items, 64))]
+
+
+def _queries(facts: KernelFacts, schedule: QueriesSchedule) -> Launches:
+    part: Attention = facts.part
+    group = part.num_heads // part.num_kv_heads
+    rows = schedule.rows or (192 if part.pages is None else 96)
+    tokens = facts.of(part.queries)
+    batch = prod(map(facts.of, part.batch))
+    tiles = _ceil(tokens, max(rows // group, 1)) * part.num_kv_heads * batch
+    keys = facts.of(part.keys) if part.pages is None else facts.of(part.pages.width) * 16
+    read = 4.0 * tiles * keys * (part.head_dim + part.value_dim)  # widened once for each tile
+    return [LaunchWork(tiles, 1, facts.traffic, read, facts.operations, side=min(rows, tokens))]
+
+
 _WORKS: dict[type[Schedule], Callable[[KernelFacts, Any], Launches]] = {
     GemvSchedule: _gemv,
     DotSchedule: _dot,
@@ -367,4 +407,6 @@ _WORKS: dict[type[Schedule], Callable[[KernelFacts, Any], Launches]] = {
     PointwiseSchedule: _pointwise,
     TileSchedule: _tiles,
     RunSchedule: _run,
+    ColumnsSchedule: _columns,
+    QueriesSchedule: _queries,
 }

@@ -16,10 +16,10 @@ from ..templates.template import Bucket, Schedule
 from . import dims
 from .contract import contract_buckets, contract_scratch, emit_contract
 from .pointwise import emit_pointwise
-from .reduce import emit_reduce, reduce_scratch
+from .reduce import emit_reduce, reduce_buckets, reduce_scratch
 from .scan import emit_scan
 from .scatter import emit_scatter, scatter_scratch
-from .schedules import fixed_buckets, run_buckets
+from .schedules import fixed_buckets, query_buckets, run_buckets
 from .sort import emit_sort, sort_scratch
 from .special import attention_scratch, emit_attention, emit_sample, sample_scratch
 
@@ -45,12 +45,12 @@ class Printer:
 
 PRINTERS: dict[type[Part], Printer] = {
     Pointwise: Printer(emit_pointwise, "tw_math.h", buckets=run_buckets),
-    Reduce: Printer(emit_reduce, "tw_reduce.h", reduce_scratch),
+    Reduce: Printer(emit_reduce, "tw_reduce.h", reduce_scratch, reduce_buckets),
     Scan: Printer(emit_scan, "tw_scan.h", lambda *_: ["need[1] = tw_greater(need[1], 64);"]),
     Scatter: Printer(emit_scatter, "tw_scan.h", scatter_scratch),
     Sort: Printer(emit_sort, "tw_sort.h", sort_scratch),
     Contract: Printer(emit_contract, "tw_contract.h", contract_scratch, contract_buckets),
-    Attention: Printer(emit_attention, "tw_attention.h", attention_scratch),
+    Attention: Printer(emit_attention, "tw_attention.h", attention_scratch, query_buckets),
     Sample: Printer(emit_sample, "tw_sample.h", sample_scratch),
 }
 

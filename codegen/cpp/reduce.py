@@ -6,13 +6,15 @@ threads, the threads share out the chunks of each row instead: the same sums in 
 
 from collections.abc import Sequence
 
-from ...ir.dim import product, substitute
+from ...ir.dim import Dim, product, substitute
 from ...ir.indexing import coefficient_of
 from ..loops import Axis, Load, LoopKernel, Reduce, Reduction
+from ..templates.template import Bucket
 from . import dims
 from .combine import combine_struct
 from .elements import Scope, decode, stored_type, value_type
 from .reduce_columns import columns_of, emit_columns
+from .schedules import ColumnsSchedule, FixedSchedule
 from .sweep import buffer_sink, store_sink, sweep
 
 # (function, identity, whether the index is wanted) -> the state for it; others fold one by one
@@ -28,16 +30,26 @@ CHUNK = 16384  # elements whose state is merged as one: decides bits, so not to 
 _STATE_BYTES = 32  # room of one state; checked by the compiler
 
 
-def emit_reduce(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
+def reduce_buckets(kernel: LoopKernel) -> tuple[Dim, list[Bucket]]:
+    """One for any size; of rows that do not lie side by side nothing is chosen."""
+    is_rows = columns_of(kernel.parts[0]) is None  # type: ignore[arg-type]
+    return 0, [(0, None, FixedSchedule() if is_rows else ColumnsSchedule())]
+
+
+def emit_reduce(
+    kernel: LoopKernel, part: Reduce, name: str, schedule: ColumnsSchedule | FixedSchedule
+) -> list[str]:
     """A function that computes the part."""
-    if columns_of(part) is not None:
-        return emit_columns(kernel, part, name)
+    if isinstance(schedule, ColumnsSchedule):
+        return emit_columns(kernel, part, name, schedule.columns)
     return _Emitter(kernel, part, name).lines()
 
 
-def reduce_scratch(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
+def reduce_scratch(
+    kernel: LoopKernel, part: Reduce, name: str, schedule: ColumnsSchedule | FixedSchedule
+) -> list[str]:
     """What a long row's chunks leave."""
-    if columns_of(part) is not None or not has_chunks(part):
+    if isinstance(schedule, ColumnsSchedule) or not has_chunks(part):
         return []
     return [
         f"const int64_t chunks = ({dims.text(part.axis.extent)} + {CHUNK - 1}) / {CHUNK};",

@@ -13,7 +13,6 @@ from .elements import Scope, decode, value_type
 from .scalars import constant
 from .sweep import buffer_sink, store_sink, sweep
 
-COLUMNS = 128  # rows whose running values one thread holds at a time
 SHORT = 64  # elements of rows that cost less all at once, wherever they lie, than one by one
 LENGTH = 256  # elements combined from nothing before they join a row's total: decides bits
 
@@ -43,8 +42,8 @@ def columns_of(part: Reduce) -> Axis | None:
     return rows[-1] if is_short and None not in steps[rows[-1]] else None
 
 
-def emit_columns(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
-    """A function that computes the part."""
+def emit_columns(kernel: LoopKernel, part: Reduce, name: str, columns: int) -> list[str]:
+    """A function that computes the part, `columns` rows at a time."""
     (phase,) = part.phases
     column = columns_of(part)
     outer = [a for a in part.rows if a.extent != 1 and a is not column]
@@ -53,16 +52,16 @@ def emit_columns(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
     at, count = f"[{dims.name(column.name)} - lo]", dims.text(column.extent)
     with scope.function(name, part.rows):
         scope.write(
-            f"const int64_t blocks = ({count} + {COLUMNS - 1}) / {COLUMNS};",
+            f"const int64_t blocks = ({count} + {columns - 1}) / {columns};",
             f"const int64_t items = {dims.text(product(a.extent for a in outer))} * blocks;",
         )
         with scope.shared("item", "items", known):
             scope.write(
                 *decode(outer, "item / blocks"),
-                f"const int64_t lo = item % blocks * {COLUMNS};",
-                f"const int64_t hi = tw_lesser(lo + {COLUMNS}, {count});",
+                f"const int64_t lo = item % blocks * {columns};",
+                f"const int64_t hi = tw_lesser(lo + {columns}, {count});",
             )
-            _reduce(scope, part.axis, column.name, phase, at)
+            _reduce(scope, part.axis, column.name, phase, at, columns)
             for reduction in phase:
                 text = f"{reduction.name}{at}"
                 scope.refs[reduction.name] = text, known | {column.name}
@@ -70,17 +69,19 @@ def emit_columns(kernel: LoopKernel, part: Reduce, name: str) -> list[str]:
     return scope.lines
 
 
-def _reduce(scope: Scope, axis: Axis, column: str, phase: tuple[Reduction, ...], at: str) -> None:
+def _reduce(
+    scope: Scope, axis: Axis, column: str, phase: tuple[Reduction, ...], at: str, columns: int
+) -> None:
     """Bring the running values of a block of columns to the end of the axis."""
     extent, names = dims.text(axis.extent), [r.name for r in phase]
     is_short = isinstance(axis.extent, int) and axis.extent <= LENGTH
-    _start(scope, phase, names)
+    _start(scope, phase, names, columns)
     if is_short:
         _combine(scope, axis, column, phase, names, at, "0", extent)
         return
     parts = [f"{name}_part" for name in names]
     with scope.block(f"for (int64_t start = 0; start < {extent}; start += {LENGTH}) {{"):
-        _start(scope, phase, parts)
+        _start(scope, phase, parts, columns)
         stop = f"tw_lesser(start + {LENGTH}, {extent})"
         _combine(scope, axis, column, phase, parts, at, "start", stop)
         sinks = []
@@ -92,12 +93,12 @@ def _reduce(scope: Scope, axis: Axis, column: str, phase: tuple[Reduction, ...],
         sweep(scope, column, "lo", "hi", sinks)
 
 
-def _start(scope: Scope, phase: tuple[Reduction, ...], names: list[str]) -> None:
+def _start(scope: Scope, phase: tuple[Reduction, ...], names: list[str], columns: int) -> None:
     for reduction, name in zip(phase, names):
         identity = constant(reduction.combine.identity_of(reduction.running), reduction.running)
         scope.write(
-            f"alignas(64) {value_type(reduction.running)} {name}[{COLUMNS}];",
-            f"for (int64_t i = 0; i < {COLUMNS}; ++i) {name}[i] = {identity};",
+            f"alignas(64) {value_type(reduction.running)} {name}[{columns}];",
+            f"for (int64_t i = 0; i < {columns}; ++i) {name}[i] = {identity};",
         )
 
 

@@ -43,6 +43,24 @@ class RunSchedule(Schedule):
     block: int = 4096
 
 
+@dataclass(frozen=True)
+class ColumnsSchedule(Schedule):
+    """Of rows that lie side by side: of how many one thread holds the running values at a time."""
+
+    domain: ClassVar = {"columns": powers_of_2(32, 1024)}
+
+    columns: int = 128
+
+
+@dataclass(frozen=True)
+class QueriesSchedule(Schedule):
+    """Of attention: rows of a tile, one a token and query head; 0: tw_attention_tiles.h decides."""
+
+    domain: ClassVar = {"rows": (0, 24, 48, 96, 192, 384)}
+
+    rows: int = 0
+
+
 USUAL = RunSchedule()
 
 
@@ -52,6 +70,12 @@ def run_buckets(kernel: LoopKernel) -> tuple[Dim, list[Bucket]]:
         product(a.extent for a in part.axes) for part in kernel.parts if isinstance(part, Pointwise)
     )
     return points, [(0, None, USUAL)]
+
+
+def query_buckets(kernel: LoopKernel) -> tuple[Dim, list[Bucket]]:
+    """One for any number of queries: how many a tile has room for matters where there are many."""
+    (part,) = kernel.parts
+    return part.queries, [(0, None, QueriesSchedule())]
 
 
 def fixed_buckets(kernel: LoopKernel) -> tuple[Dim, list[Bucket]]:

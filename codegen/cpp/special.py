@@ -7,17 +7,21 @@ from ..templates.attention import Attention, Heads, Located
 from . import dims
 from .elements import Scope
 from .scalars import VALUE_TYPES, convert
+from .schedules import QueriesSchedule
 
 _KINDS = {"f32": "TwF32", "bf16": "TwBF16", "f16": "TwF16", "bool": "TwBool"}
 
 
-def emit_attention(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
+def emit_attention(
+    kernel: LoopKernel, part: Attention, name: str, schedule: QueriesSchedule
+) -> list[str]:
     """A function that computes the part."""
     metadata = ("table", "query_starts", "context_lens")
     pointers = [] if part.pages is None else [getattr(part.pages, field) for field in metadata]
+    rows = [f"static constexpr int64_t tile_rows = {schedule.rows};"] if schedule.rows else []
     return [
         f"struct {name}_shape {{",
-        *("    " + line for line in _shape(kernel, part)),
+        *("    " + line for line in (*_shape(kernel, part), *rows)),
         "};",
         "",
         f"static TwAttention<{name}_shape> {name}_sizes(const int64_t* d) {{",
@@ -125,7 +129,9 @@ def _pointers(kernel: LoopKernel, part: Attention) -> list[str]:
     return lines
 
 
-def attention_scratch(kernel: LoopKernel, part: Attention, name: str) -> list[str]:
+def attention_scratch(
+    kernel: LoopKernel, part: Attention, name: str, schedule: QueriesSchedule
+) -> list[str]:
     """What tw_attention.h asks for these sizes."""
     return [f"{name}_sizes(d).need(need);"]
 

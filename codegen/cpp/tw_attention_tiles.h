@@ -3,8 +3,17 @@
 #include "tw_attention_matrix.h"
 
 #define TW_SPLIT 256                     // keys of a split: also the row stride of scores, TW_KB
-#define TW_TILE_ROWS (paged ? 96 : 192)  // (token, query head) rows of one tile
 #define TW_SPLIT_TOKENS 16  // up to this many new tokens, splits may go to different threads
+
+// (token, query head) rows of one tile, by schedules.py: SHAPE::tile_rows where there is such.
+template <class SHAPE, class = void>
+struct TwTileRows {
+    static constexpr int64_t value = SHAPE::page_size ? 96 : 192;
+};
+template <class SHAPE>
+struct TwTileRows<SHAPE, decltype((void)SHAPE::tile_rows)> {
+    static constexpr int64_t value = SHAPE::tile_rows;
+};
 
 // SHAPE has the constants of one layer: heads, kv_heads, head_dim, value_dim, page_size (0: dense),
 // causal, scale, softcap (0: none), window (0: none), mask_kind (0: none, 1: bool, 2: added),
@@ -34,7 +43,8 @@ struct TwAttention : SHAPE {
     // of q and keys, and of values: whole panels
     static constexpr int64_t padded_k = (SHAPE::head_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
     static constexpr int64_t padded = (SHAPE::value_dim + TW_PANEL - 1) / TW_PANEL * TW_PANEL;
-    static constexpr int64_t tile_tokens = group >= TW_TILE_ROWS ? 1 : TW_TILE_ROWS / group;
+    static constexpr int64_t most_rows = TwTileRows<SHAPE>::value;
+    static constexpr int64_t tile_tokens = group >= most_rows ? 1 : most_rows / group;
     static constexpr int64_t rows = tile_tokens * group;
     static constexpr int64_t kblocks = (SHAPE::head_dim + TW_KB - 1) / TW_KB;
     static constexpr int64_t partial_floats = padded + 16;

@@ -85,9 +85,10 @@ def test_tiles_that_do_not_fit_are_left_out():
 
 
 def test_a_space_is_of_the_domain():
-    values = space(DotSchedule(64, 64, 32, split_k=3))
+    values = space(DotSchedule(64, 64, 32, split_k=3), SM_90)
     assert values["split_k"] == (1, 2, 3, 4, 8, 16, 32, 64)
     assert values["is_swapped"] == (False, True)
+    assert values["programs"] == (0, SM_90.num_cores)
     assert set(values) == {field.name for field in fields(DotSchedule)}
     with pytest.raises(BuildError):
         DotSchedule(65, 64, 32)

@@ -7,8 +7,16 @@ import pytest
 
 from tilewright.codegen.build import build
 from tilewright.codegen.cpp.emit import choices
-from tilewright.codegen.cpp.schedules import RunSchedule, TileSchedule
+from tilewright.codegen.cpp.schedules import (
+    ColumnsSchedule,
+    FixedSchedule,
+    QueriesSchedule,
+    RunSchedule,
+    TileSchedule,
+)
+from tilewright.codegen.loops import Load
 from tilewright.ir.builder import Builder
+from tilewright.ir.dim import symbol
 from tilewright.ir.errors import BuildError
 from tilewright.ir.steps import launches
 from tilewright.ir.target import cpu
@@ -16,6 +24,7 @@ from tilewright.ir.types import bf16, f32, i8
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
 
+from . import test_reduce, test_special
 from .harness import Library
 from .test_contract import batched, linear
 from .test_pointwise import long_axis
@@ -62,6 +71,48 @@ def test_a_contraction_has_the_same_bits_under_every_schedule(library, rng, name
             results.append(arrays[-1].tobytes())
     assert len(set(results)) == 1
     assert results[0] != inputs[-1].tobytes()
+
+
+OTHERS = {
+    "columns": (
+        test_reduce.sums(Load(0, symbol("r") * symbol("n") + symbol("i"), f32)),
+        [ColumnsSchedule(columns) for columns in (128, 32, 1024)],
+    ),
+    "paged": (
+        test_special.attention(6, 2, 64, 16),
+        [QueriesSchedule(rows) for rows in (0, 24, 384)],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def others():
+    named = {f"{n}_{i}": (k, s) for n, (k, all) in OTHERS.items() for i, s in enumerate(all)}
+    return Library(
+        {name: kernel for name, (kernel, _) in named.items()},
+        schedules={name: schedule for name, (_, schedule) in named.items()},
+    )
+
+
+def test_columns_have_the_same_bits_under_every_schedule(others, rng):
+    for rows, width in ((300, 5), (70, 300), (1, 0)):
+        x = rng.standard_normal((rows, width + 3)).astype(np.float32)
+        sizes = {"n": rows, "w": width}
+        found = [others.check(f"columns_{i}", [x], sizes, rtol=1e-5, atol=1e-3) for i in range(3)]
+        assert len({result.tobytes() for (result,) in found}) == 1
+
+
+def test_attention_has_the_same_bits_under_every_schedule(others, rng):
+    kernel, _ = OTHERS["paged"]
+    for lengths, contexts in (([1], [777]), ([150, 1], [300, 9])):
+        arrays = test_special.make_batch(rng, kernel, lengths, contexts)
+        sizes = test_special.sizes_of(arrays)
+        found = [others.check(f"paged_{i}", arrays, sizes, atol=1e-5) for i in range(3)]
+        assert len({result.tobytes() for (result,) in found}) == 1
+
+
+def test_nothing_is_chosen_of_rows_that_lie_one_after_another():
+    assert choices(test_reduce.softmax()) == (0, [(0, None, FixedSchedule())])
 
 
 def test_every_kernel_has_default_buckets_that_cover_its_sizes():
