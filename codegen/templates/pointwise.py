@@ -65,7 +65,7 @@ class PointwiseTemplate(Template):
         few, facts = scaled(FEW, target), index_facts(kernel, ())
         small, large = PointwiseSchedule(256, 4), PointwiseSchedule(1024, 4)
         if any(crossing(part, facts) is not None for part in kernel.parts):
-            small, large = PointwiseSchedule(1024, 4), PointwiseSchedule(4096, 8)
+            small, large = PointwiseSchedule(1024, 4), PointwiseSchedule(4096, 4)
         table: list[Bucket] = [(0, few, small), (few + 1, None, large)]
         return total, clip(table, facts, total)
 

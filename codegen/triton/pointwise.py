@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from math import gcd
 
 from ...ir.dim import Dim, ceildiv, product
+from ...ir.facts import Facts
+from ...ir.indexing import coefficient_of
+from ..elements import loads_of
 from ..loops import Axis, Pointwise
 from ..templates.pointwise import crossing
 from ..templates.template import power_of_2
@@ -59,20 +62,24 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Crossed:
-    """A program's elements: a rectangle of the axes `row`, along which neighbours are read, and
-    `column`, along which they are written. Triton turns what is read round in shared memory.
+    """A program's elements: a rectangle of the axis `row` and the flattened axes `columns`.
+
+    Tiles follow each other along columns, then along the axes `fast`, then along rows. Where
+    neighbours are read along rows, Triton turns what is read round in shared memory.
     """
 
     outer: Sequence[Axis]
     row: Axis
-    column: Axis
+    fast: Sequence[Axis]
+    columns: Sequence[Axis]
     rows: int
     width: int
 
     @property
-    def tiles(self) -> tuple[Dim, Dim]:
-        """Of one point of the outer axes: along rows, and along columns."""
-        return ceildiv(self.row.extent, self.rows), ceildiv(self.column.extent, self.width)
+    def tiles(self) -> tuple[Dim, Dim, Dim]:
+        """Of one point of the outer axes: along rows, along fast axes, and along columns."""
+        fast, columns = (product(a.extent for a in axes) for axes in (self.fast, self.columns))
+        return ceildiv(self.row.extent, self.rows), fast, ceildiv(columns, self.width)
 
     @property
     def count(self) -> Dim:
@@ -81,15 +88,19 @@ class _Crossed:
 
     def place(self, scalars: Env, at: str) -> tuple[dict[str, AxisVar], list[int]]:
         """What stands for the axes in tile number `at`, and the tile's shape."""
-        body = scalars.body
-        tall, wide = (scalars.dim(count).text for count in self.tiles)
-        rest = body.name(f"{at} // {wide}", prefix="at")
-        row, column = f"{rest} % {tall} * {self.rows}", f"{at} % {wide} * {self.width}"
-        outer = AxisVar(body.name(f"{rest} // {tall}", prefix="at"))
-        axes = scalars.split(self.outer, outer)
-        axes[self.row.name] = scalars.span(row, self.rows, 0, self.row.extent, "row")
-        axes[self.column.name] = scalars.span(column, self.width, 1, self.column.extent, "at")
-        return axes, [self.rows, self.width]
+        body, places = scalars.body, []
+        for count in reversed(self.tiles):
+            text = scalars.dim(count).text
+            places.append(f"{at} % {text}" if count != 1 else "0")
+            at = body.name(f"{at} // {text}", prefix="at") if count != 1 else at
+        column, fast, row = places
+        axes = scalars.split(self.outer, AxisVar(at))
+        axes |= scalars.split(self.fast, AxisVar(body.name(fast, prefix="at")))
+        start = f"{row} * {self.rows}"
+        axes[self.row.name] = scalars.span(start, self.rows, 0, self.row.extent, "row")
+        extent = product(a.extent for a in self.columns)
+        span = scalars.span(f"{column} * {self.width}", self.width, 1, extent, "at")
+        return axes | scalars.split(self.columns, span), [self.rows, self.width]
 
 
 def _tile(part: Pointwise, block: int, scalars: Env) -> _Tile | _Crossed:
@@ -104,7 +115,9 @@ def _tile(part: Pointwise, block: int, scalars: Env) -> _Tile | _Crossed:
         side = 1 << (block.bit_length() - 1) // 2
         width = min(side, power_of_2(facts.hint(column.extent)))
         rows = min(block // width, power_of_2(facts.hint(row.extent)))
-        return _Crossed(outer, row, column, rows, block // rows)
+        return _Crossed(outer, row, (), [column], rows, block // rows)
+    if (found := _in_order_of_reads(part, block, facts)) is not None:
+        return found
     best = _Tile((), axes, None, block)
     widest = LEAST_WIDTH - 1
     for first in range(len(axes) - 1, 0, -1):
@@ -112,6 +125,31 @@ def _tile(part: Pointwise, block: int, scalars: Env) -> _Tile | _Crossed:
         if width > widest:
             best, widest = _Tile(axes[:first], axes[first:], block // width, width), width
     return best
+
+
+def _in_order_of_reads(part: Pointwise, block: int, facts: Facts) -> _Crossed | None:
+    """Tiles of runs that lie in another order where they are read, which they follow each other in.
+
+    None where all lies in one order. Where heads are put in front of tokens, one head after the
+    other of the same tokens.
+    """
+    offsets = [load.offset for load in loads_of(part.stores)]
+    steps = {a.name: [coefficient_of(o, a.name) for o in offsets] for a in part.axes}
+
+    def is_faster(axis: Axis, row: Axis) -> bool:
+        pairs = zip(steps[axis.name], steps[row.name])
+        return any(isinstance(a, int) and isinstance(b, int) and 0 < a < b for a, b in pairs)
+
+    for at in range(len(part.axes) - 2, 0, -1):
+        *others, row = part.axes[: at + 1]
+        columns = part.axes[at + 1 :]
+        width = gcd(facts.multiple(product(a.extent for a in columns)), block)
+        fast = [a for a in others if is_faster(a, row)]
+        if width >= LEAST_WIDTH and fast:
+            rows = min(block // width, power_of_2(facts.hint(row.extent)))
+            slow = [a for a in others if a not in fast]
+            return _Crossed(slow, row, fast, columns, rows, width)
+    return None
 
 
 class PointwiseEmitter(Emitter):

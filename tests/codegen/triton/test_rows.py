@@ -41,6 +41,8 @@ def turned(shape, perm, dtype=f32, sizes=None, scale=True):
         ((2, 17, 3, 7), (0, 2, 3, 1), {}),  # channels last: (3, 7) is one axis
         ((2, 19, 3, 16), (0, 2, 3, 1), {}),
         ((3, 4, 20, 18), (2, 0, 3, 1), {}),  # nothing reads along one axis
+        ((2, 5, 3, 32), (0, 2, 1, 3), {}),  # runs in another order
+        (("b", 7, 4, 64), (2, 1, 0, 3), {"b": 3}),
     ],
 )
 def test_what_is_read_across_is_turned(runner, block, shape, perm, sizes):
