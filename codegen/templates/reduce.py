@@ -45,16 +45,18 @@ PERSISTENT = 32768  # the longest row that a program holds whole: half of 65536 
 PROGRAMS = 2112  # that keep sm_90 reading: 16 a core. Fewer long rows are cut, so that there are
 FEW_ROWS = (32, 256)  # bounds of buckets, on sm_90, of which each cuts its rows into as many pieces
 LONG = 16384  # what longer rows have more of is cut, in pieces of `LEAST_PIECE` at least
+HELD = 8192  # and held by a program up to this length
 LEAST_PIECE = {False: 512, True: 128}  # along a row, and across rows, where a program has many
-SWEPT, TILE = 8192, 4096  # elements that a program sweeps at once: of one row, and side by side
-ACROSS = (16, 128)  # neighbours across rows that fill what memory moves at once, and that suffice
+TILE = 4096  # elements that a program sweeps at once
+ACROSS = (8, 128)  # neighbours across rows that fill what memory moves at once, and that suffice
 
 
 @dataclass(frozen=True)
 class ReduceSchedule(Schedule):
     """`rows` rows a program; the axis in one tile (`is_persistent`) or in steps of `block`.
 
-    `splits` > 1: each row is cut into that many pieces, joined by a launch after.
+    `splits` > 1: each row is cut into that many pieces, joined by a launch after. `programs` > 0:
+    so many take row after row, the next one on its way while they compute.
     """
 
     domain: ClassVar = {
@@ -69,6 +71,7 @@ class ReduceSchedule(Schedule):
     is_persistent: bool
     num_warps: int = 4
     splits: int = 1
+    programs: int = 0
 
 
 class ReduceTemplate(Template):
@@ -99,13 +102,15 @@ class ReduceTemplate(Template):
         facts = index_facts(kernel, ())
         rows = product(a.extent for a in part.rows)
         whole = reduce_schedule(part, facts, target)
-        if not can_split(part):
+        if whole.is_persistent and not is_one_sweep(part):
             return 0, [(0, None, whole)]
         if isinstance(rows, int):
-            return 0, [(0, None, cut(part, whole, rows, facts, target))]
+            is_few = is_one_sweep(part) or rows <= scaled(FEW_ROWS[0], target) * whole.rows
+            few = cut(part, whole, rows, facts, target) if is_few else whole
+            return 0, [(0, None, few)]
         table: list[Bucket] = []
         first = 0
-        for few in FEW_ROWS:
+        for few in FEW_ROWS if is_one_sweep(part) else FEW_ROWS[:1]:
             most = scaled(few, target) * whole.rows
             table.append((first, most, cut(part, whole, most, facts, target)))
             first = most + 1
@@ -204,18 +209,23 @@ def reduce_schedule(part: Reduce, facts: Facts, target: Target = REFERENCE) -> R
     low, high = facts.bounds(part.axis.extent)
     length = power_of_2(high) if low == high and high is not None else None
     # what is swept once need not be held
-    whole = min(LONG if can_split(part) else PERSISTENT, target.registers // 2)
+    whole = min(LONG if is_one_sweep(part) else PERSISTENT, target.registers // 2)
     if is_strided(part):
         return _across_schedule(part, length, whole, facts, target)
     most = target.max_threads // target.warp_size
     if length is not None and length <= whole:
         rows = 1 if length >= 1024 else min(1024 // length, 128)
-        count = warps(rows * length) if length <= LONG else 32
-        return ReduceSchedule(rows, length, True, min(count, most))
+        if length <= LONG:
+            return ReduceSchedule(rows, length, True, min(warps(rows * length), most))
+        # one program a core: it reads the next row while it computes
+        programs = target.num_cores if target.has_async_copies else 0
+        return ReduceSchedule(1, length, True, min(32, most), programs=programs)
     likely = facts.hint(part.axis.extent)
-    block = min(max(power_of_2(likely), 128), SWEPT)
+    block = min(max(power_of_2(likely), 128), TILE)
     rows = 1 if block >= 1024 else 4
-    return ReduceSchedule(rows, block, False, min(warps(rows * block), most))
+    # several sweeps keep much for each element: more threads
+    count = warps(rows * block) * (1 if is_one_sweep(part) else 2)
+    return ReduceSchedule(rows, block, False, min(count, most))
 
 
 def _across_schedule(
@@ -225,10 +235,10 @@ def _across_schedule(
     least, enough = ACROSS
     count = power_of_2(facts.hint(product(a.extent for a in part.rows)))
     pieces = 1
-    if can_split(part):
+    if is_one_sweep(part):
         pieces = max(facts.hint(part.axis.extent) // LEAST_PIECE[True], 1)
     elif length is not None and whole // length >= min(least, count):
-        rows = min(whole // length, max(TILE // length, least), count)
+        rows = min(whole // length, max(TILE // length, 2 * least), count)
         held = rows * length
         return ReduceSchedule(rows, length, True, warps(held) if held <= LONG else 32)
     # narrower where there are too few programs
@@ -252,7 +262,7 @@ def cut(
     if is_across:
         return replace(whole, splits=splits)
     block = power_of_2(piece_of(length, splits))
-    is_whole = isinstance(part.axis.extent, int) and block <= min(SWEPT, target.registers // 2)
+    is_whole = isinstance(part.axis.extent, int) and block <= min(HELD, target.registers // 2)
     block = block if is_whole else TILE
     return ReduceSchedule(1, block, is_whole, warps(block), splits)
 
@@ -274,6 +284,6 @@ def is_strided(part: Reduce) -> bool:
     return any(row == 1 and step not in (0, 1) for row, step in steps)
 
 
-def can_split(part: Reduce) -> bool:
-    """Whether rows of a reduction can be cut: one sweep, and nothing stored along the axis."""
+def is_one_sweep(part: Reduce) -> bool:
+    """Whether a reduction reads its rows once, so that cutting them costs no more reading."""
     return len(part.phases) == 1 and not part.stores

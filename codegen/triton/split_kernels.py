@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...ir.dim import Dim, substitute, symbol
 from ...ir.types import DType, TensorType, i32
-from ..elements import index_facts, substituted, substituted_store
+from ..elements import index_facts, substituted, substituted_store, walk
 from ..loops import (
     Apply,
     Axis,
@@ -35,7 +35,6 @@ from ..templates.contract_schedules import DotSchedule, GemvSchedule
 from ..templates.pointwise import PointwiseSchedule
 from ..templates.reduce import (
     ReduceSchedule,
-    can_split,
     is_strided,
     piece_of,
     reduce_schedule,
@@ -202,62 +201,88 @@ def group_rows(piece: Piece) -> tuple[Piece, Piece]:
     return handed_on(kernel, first, second, spaces, ("_rows", ""), piece.workspaces)
 
 
-def split_rows(kernel: LoopKernel, schedule: ReduceSchedule) -> tuple[Piece, Piece]:
-    """Reductions of pieces of each row, and a launch that joins the pieces in order."""
+def split_rows(kernel: LoopKernel, schedule: ReduceSchedule) -> list[Piece]:
+    """Reductions of pieces of each row, and a launch that joins the pieces in order, a phase.
+
+    Stores along the axis are made by a launch at the end.
+    """
     (part,) = kernel.parts
-    splits = schedule.splits
     assert isinstance(part, Reduce)
-    assert can_split(part), "only a single sweep can be cut"
-    extent, size = part.axis.extent, piece_of(part.axis.extent, splits)
-    split = Axis("_split", splits)
+    extent, size = part.axis.extent, piece_of(part.axis.extent, schedule.splits)
+    split = Axis("_split", schedule.splits)
     # neighbouring rows stay neighbours
-    rows = (split, *part.rows) if is_strided(part) else (*part.rows, split)
-    row = row_major(rows)
-    shape = tuple(a.extent for a in rows)
+    cut = (split, *part.rows) if is_strided(part) else (*part.rows, split)
     at = symbol("_split") * size + symbol(part.axis.name)
-    fits = isinstance(extent, int) and size * splits == extent
+    fits = isinstance(extent, int) and size * schedule.splits == extent
     spaces: dict[str, TensorType] = {}
-    stores: list[Store] = []
+    launches: list[tuple[Part, Schedule]] = []
 
-    def keep(name: str, dtype: DType) -> Load:
-        """Store a result of a piece; -> how the second launch loads it."""
-        number = len(kernel.params) + len(spaces)
-        spaces[f"piece{len(spaces)}"] = TensorType(shape, dtype)
-        stores.append(Store(number, row, Ref(name, dtype)))
-        return Load(number, row, dtype)
+    def keep(value: Element, rows: Sequence[Axis], stores: list[Store]) -> Load:
+        """Store a value a row; -> how later launches load it."""
+        number, place = len(kernel.params) + len(spaces), row_major(rows)
+        spaces[f"piece{len(spaces)}"] = TensorType(tuple(a.extent for a in rows), value.dtype)
+        stores.append(Store(number, place, value))
+        return Load(number, place, value.dtype)
 
-    first_phase: list[Reduction] = []
-    joins: list[Reduction] = []
-    refs: dict[str, Element] = {}
-    for r in part.phases[0]:
-        value = substituted(r.value, {part.axis.name: at})
-        if not fits:
-            nothing = Const(r.combine.identity_of(value.dtype), value.dtype)
-            value = Select(at, extent, value, nothing, value.dtype)
-        first_phase.append(replace(r, value=value))
-        loaded = keep(r.name, r.dtype)
-        if not r.combine.picks_index:
-            joins.append(replace(r, value=loaded))
-            continue
-        # which piece wins, by its best value; then where the best lies in that piece
-        best = Reduction(f"{r.name}_best", replace(r.combine, picks_index=False), value)
-        first_phase.append(best)
-        winner = Ref(f"{r.name}_piece", r.dtype)
-        joins.append(Reduction(winner.name, r.combine, keep(best.name, best.dtype)))
-        piece = f"_{r.name}"
-        inside = replace(
-            loaded,
-            offset=substitute(loaded.offset, {"_split": symbol(piece)}),
-            indirect=((piece, winner),),
-        )
-        start = Apply("mul", (winner, _number(size, r.dtype)), r.dtype)
-        refs[r.name] = Apply("add", (start, inside), r.dtype)
-    first = Reduce(rows, Axis(part.axis.name, size), (tuple(first_phase),), tuple(stores), ())
-    row_stores = tuple(substituted_store(s, refs=refs) for s in part.row_stores)
-    second = Reduce(part.rows, split, (tuple(joins),), row_stores, ())
-    pieces = first, replace(schedule, splits=1)
-    joined = second, reduce_schedule(second, index_facts(kernel))
-    return handed_on(kernel, pieces, joined, spaces, ("_split", "_join"))
+    known: dict[str, Element] = {}  # results of the phases before
+    for number, phase in enumerate(part.phases):
+        reductions: list[Reduction] = []
+        joins: list[Reduction] = []
+        stores: list[Store] = []
+        results: dict[str, Element] = {}  # in the join
+        for r in phase:
+            value = substituted(r.value, {part.axis.name: at}, known)
+            if not fits:
+                nothing = Const(r.combine.identity_of(value.dtype), value.dtype)
+                value = Select(at, extent, value, nothing, value.dtype)
+            reductions.append(replace(r, value=value))
+            loaded = keep(Ref(r.name, r.dtype), cut, stores)
+            if not r.combine.picks_index:
+                joins.append(replace(r, value=loaded))
+                results[r.name] = Ref(r.name, r.dtype)
+                continue
+            # which piece wins, by its best value; then where the best lies in that piece
+            best = Reduction(f"{r.name}_best", replace(r.combine, picks_index=False), value)
+            reductions.append(best)
+            winner = Ref(f"{r.name}_piece", r.dtype)
+            of_best = keep(Ref(best.name, best.dtype), cut, stores)
+            joins.append(Reduction(winner.name, r.combine, of_best))
+            piece = f"_{r.name}"
+            inside = replace(
+                loaded,
+                offset=substitute(loaded.offset, {"_split": symbol(piece)}),
+                indirect=((piece, winner),),
+            )
+            start = Apply("mul", (winner, _number(size, r.dtype)), r.dtype)
+            results[r.name] = Apply("add", (start, inside), r.dtype)
+        pieces = Reduce(cut, Axis(part.axis.name, size), (tuple(reductions),), tuple(stores), ())
+        launches.append((pieces, replace(schedule, splits=1)))
+        is_last, ends = number == len(part.phases) - 1, []
+        if is_last:
+            refs = known | results
+            ends = [substituted_store(s, refs=refs) for s in part.row_stores]
+        if part.stores or not is_last:
+            known |= {name: keep(value, part.rows, ends) for name, value in results.items()}
+        joined = Reduce(part.rows, split, (tuple(joins),), tuple(ends), ())
+        launches.append((joined, reduce_schedule(joined, index_facts(kernel))))
+    labels = ["_split", "_join"]
+    if part.stores:
+        along = tuple(substituted_store(s, refs=known) for s in part.stores)
+        launches.append((Pointwise((*part.rows, part.axis), along), PointwiseSchedule()))
+        labels = [""]
+    before = (f"_m{i}" for i in range(len(launches) - len(labels)))
+    return [
+        Piece(_given(kernel, own, spaces), how, tuple(spaces), suffix)
+        for (own, how), suffix in zip(launches, (*before, *labels), strict=True)
+    ]
+
+
+def _given(kernel: LoopKernel, part: Part, spaces: Mapping[str, TensorType]) -> LoopKernel:
+    """The kernel with `part` alone, and workspaces behind its parameters."""
+    written = {store.param for store in walk(part) if isinstance(store, Store)}
+    first = len(kernel.params)
+    params = (Param(type, first + i in written) for i, type in enumerate(spaces.values()))
+    return replace(kernel, params=(*kernel.params, *params), parts=(part,))
 
 
 def _number(dim: Dim, dtype: DType) -> Element:

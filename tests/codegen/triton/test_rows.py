@@ -110,6 +110,23 @@ def test_rows_in_pieces_that_are_not_equal(runner, length, dtype):
         check(runner, case, schedule, 8e-3 if dtype == bf16 else 1e-5)
 
 
+def test_phases_of_rows_in_pieces(runner):
+    """Statistics phase by phase, and at the end what is stored along the rows."""
+    b = Builder()
+    x = b.input("x", (3, 200))
+    weights = [b.weight(name, (200,)) for name in "wc"]
+    outputs = [b.layer_norm(x, *weights), b.argmax(x, axis=1)]
+    check(runner, samples.make(b, outputs, {}), ReduceSchedule(1, 64, True, splits=4))
+    b = Builder()
+    columns = samples.make(b, [b.softmax(b.input("s", (200, 20)), axis=0)], {})
+    check(runner, columns, ReduceSchedule(16, 16, False, splits=5))
+    b = Builder()
+    x = b.input("x", (3, 200))
+    centred = b.sub(x, b.mean(x, axes=(1,), keepdims=True))
+    case = samples.make(b, [b.mean(b.mul(centred, centred), axes=(1,))], {})
+    check(runner, case, ReduceSchedule(1, 64, True, splits=4))
+
+
 def test_pieces_cover_a_row():
     for extent in (1, 63, 64, 1000, 16411, 50257):
         for splits in (2, 3, 64, 2112):

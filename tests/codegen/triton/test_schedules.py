@@ -168,11 +168,14 @@ def test_rows_are_held_in_registers_and_long_ones_shared_out(length):
 @pytest.mark.parametrize(("length", "is_held"), [(16384, True), (32768, True), (32769, False)])
 def test_rows_that_are_read_again_are_held_if_a_program_has_the_registers(length, is_held):
     rows = kernel(lambda b, t: b.softmax(b.input("x", (t, length), f32)))
-    (schedule,) = chosen(rows).values()
+    *few, schedule = chosen(rows).values()
     assert schedule.is_persistent == is_held
     assert (schedule.num_warps == 32) == (length == 32768)
+    # where a program keeps its row its next row is on its way; where not, few rows are cut
+    assert (schedule.programs > 0) == (length == 32768)
+    assert [s.splits > 1 for s in few] == [True] * (not is_held)
     half = replace(REFERENCE, max_threads=512)
-    assert chosen(rows, half)[0].num_warps == 16
+    assert [*chosen(rows, half).values()][-1].num_warps == 16
 
 
 def test_few_long_columns_and_rows_are_shared_out():
