@@ -58,7 +58,7 @@ class DotEmitter(Emitter):
         }
 
     @staticmethod
-    def overlaps(part: Contract) -> bool:
+    def overlaps(part: Contract, schedule: DotSchedule) -> bool:
         """Not of float32, which is multiplied on ordinary cores.
 
         Programs that wait for their turn take those from them: on an H200, BERT in float32 took 3

@@ -139,17 +139,30 @@ class Env:
         elif fn in TYPED or typed.dtype == f64:
             texts = [self._typed(t, a) for t, a in zip(texts, args)]
         if fn == "div" and typed.dtype == f32 and values[1].dims < values[0].dims:
-            return self._shared_quotient(*values)
+            given, divisor, reciprocal = self._shared_division(*values)
+            text = f"shared_quotient({given}, {divisor.text}, {reciprocal.text})"
+            return self._named(text, [values[0], reciprocal])
         return self._named(TABLE[fn](typed.dtype, *texts), values)
 
-    def _shared_quotient(self, x: Val, divisor: Val) -> Val:
-        """x / divisor, where many x have the same: one division for all of them."""
+    def _shared_division(self, x: Val, divisor: Val) -> tuple[str, Val, Val]:
+        """x / divisor, where many x have the same: both scaled, and the divisor's reciprocal."""
         scale = self._named(f"divisor_scale({divisor.text})", [divisor])
         scaled = self._named(f"{divisor.text} * {scale.text}", [divisor, scale])
         one = self._full("1.0", f32)
         reciprocal = self._named(f"tl.div_rn({one}, {scaled.text})", [scaled])
-        given = ", ".join((f"{x.text} * {scale.text}", scaled.text, reciprocal.text))
-        return self._named(f"shared_quotient({given})", [x, scale])
+        return f"{x.text} * {scale.text}", scaled, reciprocal
+
+    def _nearly(self, element: Element) -> Val | None:
+        """A quotient by what many share, to 2^-23, for what is rounded to fewer bits; else None."""
+        if not (isinstance(element, Apply) and element.fn == "div" and element.dtype == f32):
+            return None
+        if any(isinstance(a, Const) for a in element.args):
+            return None
+        x, divisor = (self.element(a) for a in element.args)
+        if not divisor.dims < x.dims:
+            return None
+        given, _, reciprocal = self._shared_division(x, divisor)
+        return self._named(f"{given} * {reciprocal.text}", [x, reciprocal])
 
     def _typed(self, text: str, element: Element) -> str:
         return self._full(text, element.dtype) if isinstance(element, Const) else text
@@ -333,7 +346,8 @@ class Env:
         given = store.value
         if isinstance(given, Cast) and given.to == stored:
             given = given.arg  # rounded as it is stored
-        value = self.to(self.value(given), given.dtype, stored)
+        value = self._nearly(given) if stored.is_float and stored.bits < 32 else None
+        value = self.to(value or self.value(given), given.dtype, stored)
         offset = self.dim(store.offset, inner)
         masks = self._masks(self.axes.keys())
         if store.guard is not None:

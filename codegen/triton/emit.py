@@ -97,7 +97,7 @@ def emit_kernel(
                 where=label,
                 fix="take a schedule that `choices` gives for this kernel",
             )
-        starts_early = pdl and emitter.overlaps(part)
+        starts_early = pdl and emitter.overlaps(part, piece.schedule)
         context = Context(label, target, starts_early, interpret, piece.workspaces)
         launches.append(emitter(piece.kernel, piece.schedule, context).launch())
     return tuple(launches)

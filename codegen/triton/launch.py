@@ -76,7 +76,7 @@ class Emitter:
         self.facts = self.scalars.facts
 
     @staticmethod
-    def overlaps(part: Part) -> bool:
+    def overlaps(part: Part, schedule: Any) -> bool:
         """Whether the launch is worth starting beside those in front of it and behind it."""
         return True
 
