@@ -15,8 +15,8 @@ from ...ir.weight_only import decoding, is_view_of_weight
 from ..cost import Way, compared
 from ..groups import Group, Groups
 from ..templates import TEMPLATES, template_of
-from ..templates.rows import reduced_axes
 from ..templates.template import Template
+from .siblings import Siblings
 from .statistics import Statistics
 
 
@@ -61,7 +61,7 @@ class Fusion:
         self.place_statistics()
         self.grow_reductions()
         self.merge_pointwise()
-        self.merge_siblings()
+        Siblings(self.graph, self.groups, self.findings, self.target).run()
         return self.groups
 
     def require_templates(self) -> None:
@@ -342,40 +342,3 @@ class Fusion:
         }
         best, took = compared(ways, self.target)
         return None if best == "repeating" else f"{count} groups read it: {took}"
-
-    def merge_siblings(self) -> None:
-        """Groups that read one value and do not wait for each other  ->  one kernel
-
-        Pointwise ones, or ones that reduce the same rows.
-        """
-        groups = self.groups
-        by_input: dict[tuple, list[Group]] = {}
-        for group in groups.all():
-            if group.template.grows_over == "anything" or self.rows_of(group) is not None:
-                for value in self.inputs(group):
-                    by_input.setdefault((value, self.rows_of(group)), []).append(group)
-        for sharing in by_input.values():
-            if len(sharing) < 2:
-                continue
-            current, *others = dict.fromkeys(groups.of[g.anchor] for g in sharing)
-            for group in others:
-                if groups.path(current, group, direct=True) or groups.path(
-                    group, current, direct=True
-                ):
-                    current = group  # a later one: it may take those after it
-                else:
-                    groups.merge(current, group)
-                    self.findings.fire("siblings")
-
-    def rows_of(self, group: Group) -> tuple | None:
-        """Over which rows of what shape a group reduces on a GPU; None where it does not."""
-        if group.template.grows_over != "rows" or not self.target.is_gpu:
-            return None
-        anchor = group.anchor
-        return anchor.operands[0].shape, reduced_axes(self.groups.axes, anchor)
-
-    def inputs(self, group: Group) -> list[Value]:
-        """Values from outside the group, weights aside."""
-        members = dict.fromkeys(self.groups.members(group))
-        read = dict.fromkeys(v for node in members for v in node.operands)
-        return [v for v in read if v.node not in members and not self.graph.is_weight(v)]

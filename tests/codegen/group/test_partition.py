@@ -146,6 +146,8 @@ TOGETHER = {
     "with a product between": (circular, 3, 3),
     "a sum of rows stores no rows": (lambda b, x, y: [s := b.add(x, y), b.sum(s, axes=(1,))], 2, 2),
     "reductions of the same rows": (several, 1, 3),
+    "small ones": (lambda b, x, y: [b.exp(x), b.transpose(b.neg(y), perm=(1, 0))], 1, 2),
+    "one behind the other": (lambda b, x, y: [b.softmax(b.exp(x)), b.neg(y)], 2, 2),
     "of other rows": (lambda b, x, y: [b.softmax(x), b.softmax(x, axis=0)], 2, 2),
 }
 
