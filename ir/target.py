@@ -101,9 +101,16 @@ def cpu(march: str = "native", num_cores: int = 1) -> Target:
 _COMPUTED, _MOVED = 0.76, 0.89
 
 
-def _matrix(halves: float, bytes_: float, *float8: MatrixOp) -> tuple[MatrixOp, ...]:
-    """Products of 16-bit floats at one rate, of signed bytes at another."""
-    ops = MatrixOp(bf16, f32, halves), MatrixOp(f16, f32, halves), MatrixOp(i8, i32, bytes_)
+def _matrix(
+    halves: float, bytes_: float, *float8: MatrixOp, singles: float = 0
+) -> tuple[MatrixOp, ...]:
+    """Products of 16-bit floats at one rate, of signed bytes at another, of float32 at a third.
+
+    One of float32 is three of TF32 (docs/numerics.md): a sixth of the rate of halves at most.
+    """
+    ops = [MatrixOp(bf16, f32, halves), MatrixOp(f16, f32, halves), MatrixOp(i8, i32, bytes_)]
+    if singles:
+        ops.append(MatrixOp(f32, f32, singles))
     return (*ops, *float8)
 
 
@@ -125,7 +132,7 @@ TARGETS = {
         # A100 80 GB: 2.04 TB/s, 19.5 TFLOP/s in float32, 312 in halves, 624 in bytes
         _cuda(
             "sm_80", 108, 163, bandwidth=2.04e12 * _MOVED, rate=19.5e12 * _COMPUTED,
-            matrix=_matrix(312e12 * _COMPUTED, 624e12 * _COMPUTED),
+            matrix=_matrix(312e12 * _COMPUTED, 624e12 * _COMPUTED, singles=52e12 * _COMPUTED),
         ),
         # A40: 0.696 TB/s, 37.4 TFLOP/s in float32, 149.7 in halves, 299.3 in bytes. Of the cards of
         # its generation and the next (sm_89), which runs its code, a program has 99 KiB.
@@ -137,7 +144,9 @@ TARGETS = {
         # DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.2.
         _cuda(
             "sm_90", 132, 227, bandwidth=4.26e12, rate=67e12 * _COMPUTED,
-            matrix=_matrix(751e12, 823e12, *(MatrixOp(t, f32, 1284e12, 14) for t in _FLOAT8)),
+            matrix=_matrix(
+                751e12, 823e12, *(MatrixOp(t, f32, 1284e12, 14) for t in _FLOAT8), singles=84e12
+            ),
             dtypes=(f8e4m3,), has_tile_copies=True, has_dependent_launch=True,
         ),
         # B200: 8 TB/s, 75 TFLOP/s in float32, 2250 in halves, 4500 in bytes and float8
@@ -146,6 +155,7 @@ TARGETS = {
             matrix=_matrix(
                 2250e12 * _COMPUTED, 4500e12 * _COMPUTED,
                 *(MatrixOp(t, f32, 4500e12 * _COMPUTED) for t in _FLOAT8),
+                singles=375e12 * _COMPUTED,
             ),
             dtypes=(f8e4m3,), has_tile_copies=True, has_dependent_launch=True,
         ),

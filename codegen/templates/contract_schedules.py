@@ -4,9 +4,10 @@ The numbers for sm_90 come from searches on an H200 (benchmarks/gpu_search.py).
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
-from ...ir.dim import Dim, ceildiv
+from ...ir.dim import Dim, ceildiv, product
 from ...ir.facts import Facts
 from ...ir.target import Target
 from ...ir.types import f32
@@ -98,7 +99,10 @@ def contract_defaults(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Buc
     rows = part.m.extent
     one = gemv_schedule(part, facts)
     is_single = accumulator_of(part.x_dtype) == f32
-    has_unit = target.matrix_op(part.x_dtype, part.w_dtype) is not None
+    op = target.matrix_op(part.x_dtype, part.w_dtype)
+    has_unit = op is not None
+    if op is not None and op.operand == f32:
+        return rows, clip(singles(kernel, facts, target), facts, rows)
     if not has_unit and not is_single:
         # float64 and wide integers: exact in plain arithmetic, and rare
         several = rows_schedule(part, facts, target)
@@ -226,6 +230,47 @@ def tiled_schedule(
     else:
         wide = DotSchedule(128, 64, 128, False, prologue, 1 + lacks, num_warps=8, num_stages=4)
     return fitted(part, target, wide)
+
+
+# Tiles of float32, and us of one of 1,000 elements of k, as a program runs beside others: searched
+# for on an H200 (benchmarks/results/h200_singles.json)
+SINGLES = (
+    (DotSchedule(128, 128, 32, num_warps=8, num_stages=3), 0.0535),
+    (DotSchedule(128, 64, 32, num_warps=4, num_stages=4), 0.0295),
+    (DotSchedule(64, 64, 32, num_warps=4, num_stages=4), 0.0166),
+)
+SUM_US = 3.0  # of the launch that adds pieces of k, and what it moves in a us
+SUM_BYTES = 4e6
+
+
+def singles(kernel: LoopKernel, facts: Facts, target: Target) -> list[Bucket]:
+    """Buckets of products of float32 on matrix units, each of which is three (docs/numerics.md)."""
+    (part,) = kernel.parts
+    n, k = facts.hint(part.n.extent) * len(part.ws), facts.hint(part.k.extent)
+    is_along_k = all(factor(load.offset, part.k.name) == 1 for load in loads_of(part.ws))
+    few = (32 if n <= 1024 else 16) if is_along_k else 1
+    batch = facts.hint(product(a.extent for a in part.batch))
+    cut = 4 if isinstance(part.k.extent, int) and k % 128 == 0 and k >= 512 else 1
+
+    def cost(rows: int, schedule: DotSchedule, each: float) -> float:
+        tiles = ceildiv(rows, schedule.bm) * ceildiv(n, schedule.bn) * batch * schedule.split_k
+        turns = ceildiv(tiles, target.num_cores)
+        is_cut = schedule.split_k > 1
+        return turns * each * k / schedule.split_k + is_cut * (
+            SUM_US + rows * n * batch * 20 / SUM_BYTES
+        )
+
+    def best(rows: int) -> Schedule:
+        ways = [(replace(s, split_k=split), each) for s, each in SINGLES for split in (1, cut)]
+        chosen, _ = min(ways, key=lambda way: cost(rows, *way))
+        return fitted(part, target, replace(chosen, materialize=has_prologue(part)))
+
+    table: list[Bucket] = [(0, 1, gemv_schedule(part, facts))]
+    if few > 1:
+        table.append((2, few, rows_schedule(part, facts, target)))
+    ends = (few, 64, 128, 256, 512)
+    table += [(lo + 1, hi, best(hi)) for lo, hi in pairwise(ends)]
+    return [*table, (ends[-1] + 1, None, best(4096))]
 
 
 # Tiles of copied operands, and what one costs beside one of 128 x 128: searched for on an H200

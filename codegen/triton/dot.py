@@ -7,7 +7,7 @@ neighbouring programs share tiles of w in the cache.
 
 from ...ir.dim import Dim, ceildiv, floordiv, minimum, product
 from ...ir.types import f8e4m3, f8e5m2, f32
-from ..elements import loads_of
+from ..elements import index_facts, loads_of
 from ..loops import SUM, Contract, Element, Load, LoopKernel, accumulator_of, feed_dtype
 from ..templates.contract_schedules import DotSchedule, as_loaded
 from ..templates.template import power_of_2
@@ -47,7 +47,9 @@ class DotEmitter(Emitter):
         op = context.target.matrix_op(part.x_dtype, part.w_dtype)
         self.feed = feed_dtype(part.x_dtype, part.w_dtype) if op is None else op.operand
         if context.interpret and self.feed.is_float:
-            self.feed = f32
+            self.feed, op = f32, None
+        # each operand as the sum of two numbers of 11 bits, of which three products are added
+        self.precision = "ieee" if op is None else "tf32x3"
         self.matrices: dict[Load, tuple[Matrix, str]] = {}
         self.starts: dict[str, str] = {}  # axis -> where the tile starts on it
         self.eviction = {
@@ -81,7 +83,8 @@ class DotEmitter(Emitter):
             total = self.scalars.dim(tiles * batch).text
             axes = [a.name for a in (*part.batch, part.m, part.n)]
             loop = f"tl.range(tl.program_id(0), {total}, tl.num_programs(0), flatten=True)"
-            with body.block(f"for tile in {loop}:", axes):
+            with body.block(f"for turn in {loop}:", axes):
+                body.line("tile = turn + tl.program_id(1)")  # a tensor in the interpreter too
                 each = self.scalars.dim(tiles).text
                 if part.batch:
                     self.place(f"tile % {each}", f"tile // {each}")
@@ -117,11 +120,12 @@ class DotEmitter(Emitter):
     def describe_tiles(self) -> None:
         """The operands that are matrices in memory, of which whole tiles are fetched."""
         part, schedule = self.part, self.schedule
+        facts = index_facts(self.kernel, self.extents)
         sides = [(part.m, schedule.bm, [part.x]), (part.n, schedule.bn, part.ws)]
         for own, size, elements in sides[part.group is not None :]:  # rows of groups are scattered
             for load in filter(None, map(as_loaded, elements)):
                 tile = size, schedule.bk
-                matrix = matrix_of(load, own, part.k, tile, self.kernel, self.facts)
+                matrix = matrix_of(load, own, part.k, tile, self.kernel, facts)
                 if matrix is None:
                     continue
                 rows, columns = (self.scalars.dim(d).text for d in matrix.shape)
@@ -214,7 +218,7 @@ row = tl.load(p{group.order} + place, mask=inside, other=0)""")
             operands = f"{self.fed(w_env, w)}, {x}"
             if not self.schedule.is_swapped:
                 operands = f"{x}, {self.fed(w_env, w)}"
-            precision = ', input_precision="ieee"' if self.feed == f32 else ""
+            precision = f', input_precision="{self.precision}"' if self.feed == f32 else ""
             out = "" if self.acc_dtype == f32 else f", out_dtype={value_type(self.acc_dtype)}"
             body.line(f"{acc} = tl.dot({operands}, {acc}{precision}{out})")
         for stat, reduction in zip(stats, part.stats):
@@ -252,10 +256,9 @@ row = tl.load(p{group.order} + place, mask=inside, other=0)""")
         """A tile of an operand by one copy: what lies outside the matrix is 0."""
         own, k = matrix.own, self.part.k.name
         along = (k, own) if matrix.is_turned else (own, k)
-        starts = {k: "at", **self.starts}
+        starts = {k: "at", own: f"{self.starts[own]}.to(tl.int32)"}
         rows, columns = (
-            f"({starts[axis]} + {env.dim(at).text}).to(tl.int32)"
-            for axis, at in zip(along, matrix.at)
+            f"{starts[axis]} + {env.dim(at).text}" for axis, at in zip(along, matrix.at)
         )
         text = f"{name}.load([{rows}, {columns}])"
         own_dim = self.m_dim if own == self.part.m.name else self.n_dim

@@ -53,6 +53,7 @@ def matrix_of(
         or not facts.proved_le(0, at[1])
         or not facts.proved_le(at[1] + column_axis.extent, stride)
         or not (stride * type.dtype.nbytes >= WIDE or facts.fits_32_bits(shape[0] + LONGEST))
+        or not all(map(facts.fits_32_bits, (*at, k.extent)))
     ):
         return None
     # past the end of k lie zeros, other rows, or other columns

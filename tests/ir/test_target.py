@@ -53,10 +53,11 @@ def test_features_are_what_the_devices_have():
     """A table read across: whoever adds a device finds what to say of it."""
     have = {
         name: {t.name for t in GPUS if getattr(t, f"has_{name}")}
-        for name in ("async_copies", "dependent_launch")
+        for name in ("async_copies", "tile_copies", "dependent_launch")
     }
     assert have == {
         "async_copies": {"sm_80", "sm_86", "sm_90", "sm_100"},
+        "tile_copies": {"sm_90", "sm_100"},
         "dependent_launch": {"sm_90", "sm_100"},
     }
     assert {t.name: t.warp_size for t in GPUS if t.warp_size != 32} == {"gfx942": 64}
@@ -73,8 +74,11 @@ def test_a_matrix_unit_takes_what_it_multiplies_exactly(target):
         op = target.matrix_op(dtype, dtype)
         assert (op.operand, op.total) == (dtype, f32)
     assert target.matrix_op(i8, i8).total == i32
-    for pair in ((f16, bf16), (f32, bf16), (f64, f64), (u8, u8), (i8, i16), (bool_, bool_)):
+    for pair in ((f64, f64), (f64, f32), (u8, u8), (i8, i16), (bool_, bool_)):
         assert target.matrix_op(*pair) is None, pair
+    ops = {target.matrix_op(*pair) for pair in ((f16, bf16), (f32, bf16), (f32, f32))}
+    has_singles = target.name in ("sm_80", "sm_90", "sm_100")
+    assert [op and op.operand for op in ops] == [f32 if has_singles else None]
     for x, w in itertools.product(DTYPES.values(), repeat=2):
         op = target.matrix_op(x, w)
         assert op is None or (op.operand.holds(x) and op.operand.holds(w) and op.sum_bits >= 24)
@@ -95,7 +99,8 @@ def test_rates_bound_a_kernel_from_below():
     slow = target.seconds(0, 1e12)
     assert target.seconds(0, 1e12, bf16, bf16) < slow / 10
     assert target.rate_of(f64, f64) == target.rate / 2
-    assert target.rate_of(f32, bf16) == target.rate
+    assert target.rate < target.rate_of(f32, bf16) < target.rate_of(bf16, bf16)
+    assert get_target("sm_86").rate_of(f32, bf16) == get_target("sm_86").rate
 
 
 def test_a_gpu_runs_code_of_its_own_major_version():

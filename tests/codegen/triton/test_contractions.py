@@ -106,7 +106,8 @@ def test_few_rows_of_weights_that_lie_across_go_through_tiles():
     y = b.matmul(b.input("x", (b.dim("t", 0, 512), 64), f32), b.weight("w", (64, 96), f32))
     _, buckets = choices(samples.make(b, [y], {"t": 3}).kernel, TARGET)
     kinds = [(low, type(schedule)) for low, _, schedule in buckets]
-    assert kinds == [(0, GemvSchedule), (2, DotSchedule), (33, DotSchedule)]
+    assert kinds[:2] == [(0, GemvSchedule), (2, DotSchedule)]
+    assert {kind for _, kind in kinds[2:]} == {DotSchedule}
 
 
 def test_gated_over_nothing(runner):

@@ -94,8 +94,16 @@ EVEN = {"bn": 128, "stages": 3, "programs": 132}
 HALVED = tile(128, 64, 128, 8, 4, 2)  # k is cut in two
 
 
-def single(first, rows):
-    return {0: first, 2: rows, 65: tile(64, 64, 32, 4, 3)}
+def single(first, few, most, *tiles):
+    """few: up to `most` rows; then up to 64, 128, 256, 512 and more: (bm, bn, pieces of k)."""
+    made = [
+        tile(bm, bn, 32, *((8, 3) if bm == bn == 128 else (4, 4)), split) for bm, bn, split in tiles
+    ]
+    return dict(zip((0, 2, most + 1, 65, 129, 257, 513), (first, few, *made)))
+
+
+EIGHTH, WHOLE = (64, 64, 1), (128, 128, 1)
+PIECES, QUARTERS, HALF = (64, 64, 4), (128, 128, 4), (128, 64, 4)
 
 
 SEARCHED = {
@@ -133,11 +141,32 @@ SEARCHED = {
             *[{"bn": 128, "warps": 8}] * 4, x_before=True,
         ),
     ),
-    "f32 960": (linear(960, 576, f32), single(one(2, 1024, 1, 4), few(128, 4, 4))),
-    "f32 576": (linear(576, 1536, f32), single(one(2, 2048, 1, 8), few(128, 4, 4))),
-    "f32 49152": (linear(49152, 576, f32), single(one(2, 1024, 1, 4), few(128, 2, 4))),
-    "f32 o": (linear(4096, 4096, f32), single(one(2, 2048, 1, 8), few(128, 2, 8))),
-    "f32 down": (linear(4096, 14336, f32), single(one(4, 2048, 4, 8), few(256, 2, 8, 2))),
+    "f32 960": (
+        linear(960, 576, f32),
+        single(one(2, 1024, 1, 4), few(128, 4, 4), 32, *[EIGHTH] * 4, WHOLE),
+    ),
+    "f32 576": (
+        linear(576, 1536, f32),
+        single(
+            one(2, 2048, 1, 8), few(128, 4, 4), 32, PIECES, PIECES, HALF, PIECES, HALF
+        ),
+    ),
+    "f32 49152": (
+        linear(49152, 576, f32),
+        single(one(2, 1024, 1, 4), few(128, 2, 4), 16, EIGHTH, *[WHOLE] * 4),
+    ),
+    "f32 o": (
+        linear(4096, 4096, f32),
+        single(
+            one(2, 2048, 1, 8), few(128, 2, 8), 16, PIECES, QUARTERS, QUARTERS, WHOLE, WHOLE
+        ),
+    ),
+    "f32 down": (
+        linear(4096, 14336, f32),
+        single(
+            one(4, 2048, 4, 8), few(256, 2, 8, 2), 16, PIECES, QUARTERS, QUARTERS, WHOLE, WHOLE
+        ),
+    ),
 }  # fmt: skip
 
 
