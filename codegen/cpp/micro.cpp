@@ -8,6 +8,8 @@
 
 namespace {
 
+const int64_t AHEAD = 2048;  // bytes of w, from what is multiplied to what is asked for
+
 // A pair of vectors of w: columns [j, j + lanes) and [16 + j, 16 + j + lanes) of a line.
 struct Pair {
     tw_vf lo, hi;
@@ -49,8 +51,9 @@ struct F16 {
     }
 };
 
-// Rows of w lie one after another, so the processor fetches ahead by itself: asking for lines early
-// made a single row slower (by a tenth on Zen 4).
+// Rows of w lie one after another, so the processor fetches ahead by itself, up to the end of a page.
+// Asking for lines early made a single row slower (by a tenth on Zen 4). More rows have the time, and
+// gain a tenth to a quarter where w comes from afar.
 //
 // J pairs of columns at once: few rows on narrow vectors would else wait for their own sums. Without
 // BOTH only the first of each pair, for panels with 16 columns or fewer.
@@ -66,6 +69,8 @@ TW_INLINE void block(const float* a, const char* w, int64_t stride, int64_t coun
         }
     for (int64_t k = 0; k < count; ++k) {
         const char* row = w + k * stride;
+        for (int line = 0; M >= 4 && line < (BOTH ? 2 : 1) * 16 * W::bytes; line += 64)
+            __builtin_prefetch(row + AHEAD + line);
         for (int j = 0; j < J; ++j) {
             Pair b = W::load(row, j0 + j * TW_LANES);
             for (int m = 0; m < M; ++m) {
