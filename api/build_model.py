@@ -140,13 +140,19 @@ def build_model(request: Request, progress: Progress) -> Artifact:
         progress=progress,
     )
     facts = captured.facts
+    programs = [StoredProgram(compiled.program, compiled.graph_text)]
+    if target.is_gpu:
+        from .token_scores import score_program
+
+        logits = compiled.program.buffers[compiled.program.outputs[0]]
+        programs.append(score_program(logits.type.shape[-1], target, request.records))
     seconds = {
         "import": imported_at - start,  # of torch, transformers and what compiles
         "capture": captured_at - imported_at,
         "compile": time.perf_counter() - captured_at,
     }
     return Artifact(
-        programs=(StoredProgram(compiled.program, compiled.graph_text),),
+        programs=tuple(programs),
         weights=compiled.weights,
         **text,
         facts={

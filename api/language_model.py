@@ -138,7 +138,8 @@ class LLM(EngineLLM):
             seed=seed,
         )
         reader = _read_tokenizer(built.artifact)
-        engine = Engine(ProgramRunner(executable), config, reader)
+        scores = [Executable(each.program, {}, device) for each in built.artifact.programs[1:]]
+        engine = Engine(ProgramRunner(executable, scores=next(iter(scores), None)), config, reader)
         super().__init__(engine, reader, memory=memory)
         self.artifact, self.was_cached = built.artifact, built.was_cached
 

@@ -33,6 +33,10 @@ STEP = "step"  # i64, tokens the sequence has generated
 SOURCES = "sources"  # [1, t] where in `chosen` each token is; negative: in input_ids
 CHOSEN = "chosen"  # [kept] what the step before chose, as the op `sample` gives it
 
+# Names of what a program takes that scores tokens of its rows: see api/token_scores.py.
+LOGITS = "logits"  # f32 [rows, V]
+TARGETS = "targets"  # i32 [rows] the token that is scored; negative: the one in `chosen`
+
 
 @dataclass(frozen=True)
 class Pool:

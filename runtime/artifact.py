@@ -63,9 +63,9 @@ TOKENIZER, CHAT = "tokenizer.json", "chat_template.jinja"
 class Artifact:
     """Programs with all that running them needs. When loaded, weights lie in the mapped file.
 
-    A language model has one program; of a module, which has `parameters`, all share weights and
-    states. `facts` is plain data of whoever built it (context length, end tokens, versions of
-    libraries); `extras` are files of its own.
+    A language model has one program, and for a GPU a second one that scores tokens; of a module,
+    which has `parameters`, all share weights and states. `facts` is plain data of whoever built it
+    (context length, end tokens, versions of libraries); `extras` are files of its own.
     """
 
     programs: tuple[StoredProgram, ...]
@@ -79,7 +79,7 @@ class Artifact:
 
     @property
     def program(self) -> Program:
-        """The first program: that of a language model, which has no other."""
+        """The first program: of a language model, the one that computes logits."""
         return self.programs[0].program
 
 

@@ -67,7 +67,10 @@ def read_programs(
     `parsed`, `require` and `text` give a file as JSON, as bytes, and as text where there is one.
     """
     programs = []
-    for index, entry in enumerate([None] if module is None else module["programs"]):
+    entries = [None] if module is None else module["programs"]
+    if module is None and text(_folder(1) + PROGRAM) is not None:
+        entries = [None, None]  # a language model's, and the one that scores tokens
+    for index, entry in enumerate(entries):
         folder = _folder(index)
         program = _read_program(parsed(folder + PROGRAM), folder, require)
         graph = text(folder + GRAPH)

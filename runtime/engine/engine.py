@@ -16,7 +16,7 @@ from ...ir.fork_lock import tell_after_fork
 from .detokenizer import TextStream
 from .pages import PagePool
 from .runner import ProgramRunner, StepResult
-from .sampler import SampledToken, choose, log_probabilities, not_numbers
+from .sampler import choose, log_probabilities, not_numbers
 from .sampling_params import SamplingParams
 from .scheduler import Scheduler
 from .sequence import Sequence, Status
@@ -229,7 +229,7 @@ class Engine:
                 sequence.num_computed += count
             own = []
             for row, sequence in enumerate(result.batch.wanting):
-                if not self._is_chosen(sequence):
+                if not self._is_chosen(sequence, result):
                     own.append(row)
                 sequence.num_awaited += 1
                 sequence.source = row
@@ -241,11 +241,12 @@ class Engine:
         sequences = [w.sequence for w in work]
         return Flight(result, sequences, set(own), can_wait, tokens - decode, decode, begin)
 
-    def _is_chosen(self, sequence: Sequence) -> bool:
+    def _is_chosen(self, sequence: Sequence, result: StepResult) -> bool:
         """Whether the program chooses the next token, and not the engine from logits."""
         params = sequence.params
         may_end = not params.min_tokens or not self._forbidden(sequence)
-        return self.runner.samples and params.is_plain and may_end
+        is_scored = params.logprobs is None or result.scores is not None
+        return self.runner.samples and params.is_plain and may_end and is_scored
 
     def _forbidden(self, sequence: Sequence) -> frozenset[int]:
         """Tokens that may not come next."""
@@ -258,7 +259,7 @@ class Engine:
         self._score_prompts(result, changed)
         wanting = result.batch.wanting
         tokens = result.tokens().tolist() if wanting and self.runner.samples else [0] * len(wanting)
-        logits = None
+        logits, scores = None, None
         for row, (sequence, token) in enumerate(zip(wanting, tokens)):
             if sequence.is_finished:
                 continue  # since the step began: nobody asks for its token
@@ -268,10 +269,13 @@ class Engine:
                     if logits is None:  # only fetched when somebody reads them
                         logits = result.logits()
                     choice = choose(logits[row], sequence, self._forbidden(sequence))
-                    self._note(sequence, choice)
                     token = choice.token
+                    self._note(sequence, token, choice.top)
                 elif token < 0:  # the program found no likeliest
                     raise not_numbers(None if self._flight else result.logits()[row], sequence)
+                elif result.scores is not None and sequence.params.logprobs is not None:
+                    scores = scores or result.scores()
+                    self._note(sequence, token, scores.top(row, sequence.params.logprobs, token))
                 self._append(sequence, token)
             except Exception as error:  # noqa: BLE001  # its own fault, nobody else's
                 self._fail(sequence, error)
@@ -290,21 +294,27 @@ class Engine:
         """Note the log-probabilities of prompts whose sequences asked for them."""
         if not result.batch.scored:
             return
-        logits = result.logits()[len(result.batch.wanting) :]
-        for row, (sequence, place) in zip(logits, result.batch.scored):
+        scores = result.scores() if result.scores is not None else None
+        logits = None
+        for row, (sequence, place) in enumerate(result.batch.scored, len(result.batch.wanting)):
             if sequence.is_finished:
                 continue
-            if not np.isfinite(row.max()):
-                self._fail(sequence, not_numbers(row, sequence))
-                changed.append(sequence)
-                continue
             count, token = sequence.params.prompt_logprobs or 0, sequence.prompt[place + 1]
-            sequence.prompt_logprobs.append(log_probabilities(row, count, token))
+            if scores is not None and np.isfinite(scores.best[row, 0]):
+                sequence.prompt_logprobs.append(scores.top(row, count, token))
+                continue
+            logits = result.logits() if logits is None else logits
+            if np.isfinite(logits[row].max()):
+                found = log_probabilities(logits[row], count, token)
+                sequence.prompt_logprobs.append(found)
+            else:
+                self._fail(sequence, not_numbers(logits[row], sequence))
+                changed.append(sequence)
 
-    def _note(self, sequence: Sequence, choice: SampledToken) -> None:
-        if choice.top is not None:
-            sequence.logprobs.append(choice.top)
-            sequence.cumulative_logprob += choice.logprob or 0.0
+    def _note(self, sequence: Sequence, token: int, top: dict[int, float] | None) -> None:
+        if top is not None:
+            sequence.logprobs.append(top)
+            sequence.cumulative_logprob += top[token]
 
     def _append(self, sequence: Sequence, token: int) -> None:
         params, text = sequence.params, sequence.text

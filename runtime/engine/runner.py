@@ -3,15 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
 from ...ir import layout
-from ..device import Memory
+from ..device import Done, Memory
 from ..executable import Executable
 from ..fixed_run import FixedRun, SharedMemory
 from .batch import Batch, BatchSizes, make_batch, sizes_of
 from .scheduler import Work
+from .scores import Scorer, Scores
 
 WIDTH_STEP = 8  # columns of the page table are padded to a multiple, so that sizes seldom change
 MAX_CAPTURED_TOKENS = 512  # a longer prefill takes far longer than its launches: not captured
@@ -19,14 +21,17 @@ SEQ_BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320,
 TOKEN_BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 WIDTH_BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step computed. Both functions wait for the device; row i is of batch.wanting[i]."""
+    """What a step computed. The functions wait for the device; row i is of batch.wanting[i]."""
 
     batch: Batch
     tokens: Callable[[], np.ndarray]  # chosen for each row, integers [rows]; see ProgramRunner
     logits: Callable[[], np.ndarray]  # f32 [rows, V], until the next step begins
+    scores: Callable[[], Scores] | None = None  # where they were asked for, and the device has them
 
 
 class ProgramRunner:
@@ -38,8 +43,14 @@ class ProgramRunner:
     next begins.
     """
 
-    def __init__(self, executable: Executable, *, captures: bool | None = None):
-        self.executable = executable
+    def __init__(
+        self,
+        executable: Executable,
+        *,
+        captures: bool | None = None,
+        scores: Executable | None = None,
+    ):
+        self.executable, self._scores = executable, scores
         program = executable.program
         assert program.kv is not None, "a program without KV layout serves no sequences"
         self.page_size = program.kv.page_size
@@ -63,6 +74,7 @@ class ProgramRunner:
         self._num_kept = 1
         self._placed: dict[str, Memory] = {}
         self._read: tuple[np.ndarray, ...] = ()  # tokens of the last two steps, taken in turn
+        self._scorer: Scorer | None = None
 
     def reserve(self, max_tokens: int, max_seqs: int, context_len: int) -> None:
         """Make the arena large enough for every step, so that it never moves under a capture."""
@@ -82,6 +94,10 @@ class ProgramRunner:
             self._placed = dict.fromkeys((layout.CHOSEN, self._outputs[1]), memory)
             self._num_kept = sizes.rows
             self._read = tuple(device.host_memory(nbytes).view(np.int32) for _ in range(2))
+            if self._scores is not None:
+                nbytes = sizes.rows * self.vocab_size * np.dtype(np.float32).itemsize
+                logits = self._placed[self._outputs[0]] = device.allocate(nbytes, "logits")
+                self._scorer = Scorer(self._scores, logits, memory, sizes.rows)
 
     def run(self, work: Sequence[Work]) -> StepResult:
         """Compute the next tokens of `work`."""
@@ -105,12 +121,16 @@ class ProgramRunner:
         self._read = self._read[1], self._read[0]
         tokens = self._read[0][: batch.sizes.rows]
         done = prepared.fetch(1, tokens)
+        scores = self._begin_scores(batch)
+        return StepResult(batch, lambda: _after(done, tokens), logits, scores)
 
-        def read() -> np.ndarray:
-            done()
-            return tokens
-
-        return StepResult(batch, read, logits)
+    def _begin_scores(self, batch: Batch) -> Callable[[], Scores] | None:
+        asked = batch.scored or any(s.params.logprobs is not None for s in batch.wanting)
+        if self._scorer is None or not asked:
+            return None
+        targets = [-1] * len(batch.wanting) + [s.prompt[place + 1] for s, place in batch.scored]
+        done, scores = self._scorer.begin(batch.sizes.rows, targets)
+        return lambda: _after(done, scores)
 
     def _prepare(self, batch: Batch) -> FixedRun:
         shapes = [batch.arrays[name].shape for name in self._inputs]
@@ -146,6 +166,12 @@ class ProgramRunner:
     def _cap(self, name: str, value: int) -> int:
         limit = self._limits[name]
         return value if limit is None else min(value, limit)
+
+
+def _after(done: Done, value: T) -> T:
+    """The value, once it is there."""
+    done()
+    return value
 
 
 @lru_cache(maxsize=4096)

@@ -158,10 +158,16 @@ def _adjusted(logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int])
 
 
 def log_probabilities(logits: np.ndarray, count: int, token: int) -> dict[int, float]:
-    """The `count` likeliest tokens, likeliest first, and `token`, with their log-probabilities."""
+    """The `count` likeliest tokens, likeliest first, and `token`, with their log-probabilities.
+
+    Of equally likely ones the first come first.
+    """
     wide = logits.astype(np.float64)
     top = wide.max()
     total = top + np.log(np.exp(wide - top).sum())
-    best = np.argpartition(-wide, min(count, len(wide) - 1))[:count] if count else np.array([], int)
-    best = best[np.argsort(-wide[best], kind="stable")]
+    best = np.array([], int)
+    if count:
+        last = max(len(wide) - count, 0)
+        best = np.flatnonzero(wide >= np.partition(wide, last)[last])
+        best = best[np.argsort(-wide[best], kind="stable")][:count]
     return {int(t): float(wide[t] - total) for t in dict.fromkeys([*best.tolist(), token])}

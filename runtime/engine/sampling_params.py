@@ -132,8 +132,8 @@ class SamplingParams:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether the op `sample` is all it takes, and no logit need be seen or changed."""
-        return self.logprobs is None and self.min_p == 0 and not self.changes_logits
+        """Whether the op `sample` is all it takes to choose, of logits that are not changed."""
+        return self.min_p == 0 and not self.changes_logits
 
     @cached_property
     def changes_logits(self) -> bool:

@@ -136,6 +136,17 @@ def test_optional_parts_may_be_missing(tmp_path):
     assert not found.states
 
 
+def test_a_language_model_may_have_a_second_program(tmp_path):
+    """Which takes no weights of its own, and stands beside the first without a module's facts."""
+    second = replace(sample_program(), name="scores")
+    programs = (StoredProgram(sample_program(), "graph @one"), StoredProgram(second, "graph @two"))
+    for path in (tmp_path / "folder", tmp_path / "file.zip"):
+        loaded = load_artifact(save_artifact(path, replace(sample(), programs=programs)))
+        assert [p.program.name for p in loaded.programs] == [sample_program().name, "scores"]
+        assert [p.graph_text for p in loaded.programs] == ["graph @one", "graph @two"]
+        assert loaded.program == sample_program()
+
+
 def test_equal_artifacts_are_equal_files(tmp_path):
     first = save_artifact(tmp_path / "1.zip", sample())
     second = save_artifact(tmp_path / "2.zip", sample())

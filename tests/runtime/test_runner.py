@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from tilewright.api.token_scores import score_graph, score_program
+from tilewright.ir.evaluate import evaluate
+from tilewright.ir.target import get_target
 from tilewright.runtime.engine.batch import BatchSizes
 from tilewright.runtime.engine.engine import Engine, EngineConfig
 from tilewright.runtime.engine.runner import (
@@ -13,7 +16,9 @@ from tilewright.runtime.engine.runner import (
     ProgramRunner,
     round_up,
 )
+from tilewright.runtime.engine.sampler import log_probabilities
 from tilewright.runtime.engine.sampling_params import SamplingParams
+from tilewright.runtime.engine.scores import Scores
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.fixed_run import LEAST_SHARED, SharedMemory
 
@@ -28,12 +33,20 @@ def compiled():
     return llm.engine.runner.executable
 
 
-def new_engine(compiled, captures, pages=150, **config):
+def new_engine(compiled, captures, pages=150, scores=None, **config):
     executable = Executable(
         compiled.program, compiled.weights, compiled.device, sizes={"pages": pages}
     )
     config = {"context_len": 600, "max_num_seqs": 9, "max_num_batched_tokens": 600} | config
-    return Engine(ProgramRunner(executable, captures=captures), EngineConfig(**config))
+    runner = ProgramRunner(executable, captures=captures, scores=scores)
+    return Engine(runner, EngineConfig(**config))
+
+
+@pytest.fixture(scope="module")
+def scoring(compiled):
+    """An executable that scores tokens of the compiled model's logits."""
+    vocab_size = compiled.program.buffers[compiled.program.outputs[0]].type.shape[-1]
+    return Executable(score_program(vocab_size, get_target("cpu")).program, {}, compiled.device)
 
 
 def outputs(engine, prompts, params):
@@ -58,6 +71,64 @@ def test_padding_and_captures_change_nothing(compiled, rng):
     assert {s.tokens > MAX_CAPTURED_TOKENS for s in runner._prepared} == {False, True}
     chunked = new_engine(compiled, True, pages=40, max_num_batched_tokens=100)
     assert outputs(chunked, prompts, params) == expected
+
+
+def test_scores_of_the_device_are_those_of_the_host(compiled, scoring, rng):
+    """Beside rows that need none, and rows whose prompts are scored; read a step late."""
+    prompts = [rng.integers(3, 320, n).tolist() for n in (5, 1, 40, 9, 17)]
+    named = [
+        {"logprobs": 5}, {}, {"logprobs": 0, "temperature": 0.9, "top_k": 30, "seed": 5},
+        {"logprobs": 20, "prompt_logprobs": 3}, {"logprobs": 2, "repetition_penalty": 1.3},
+    ]  # fmt: skip
+    params = [
+        SamplingParams(**{"temperature": 0, "max_tokens": 12 + n, "ignore_eos": True} | more)
+        for n, more in enumerate(named)
+    ]
+    engines = [new_engine(compiled, False), new_engine(compiled, True, scores=scoring)]
+    groups = [[e.add(p, one) for p, one in zip(prompts, params)] for e in engines]
+    fetched = []
+    run = engines[1].runner.run
+
+    def watched(work):
+        result = run(work)
+        fetched.append(result.scores is not None)
+        return result
+
+    engines[1].runner.run = watched
+    for engine in engines:
+        while engine.has_work:
+            engine.step()
+            engine.check_integrity()
+    assert all(fetched[:12])
+    assert engines[1].runner.overlaps
+    for host, device in zip(*groups):
+        assert device.output == host.output
+        assert device.cumulative_logprob == pytest.approx(host.cumulative_logprob, abs=1e-4)
+        for name in ("logprobs", "prompt_logprobs"):
+            found, expected = getattr(device, name), getattr(host, name)
+            assert [list(one) for one in found] == [list(one) for one in expected]
+            for one, right in zip(found, expected):
+                assert one == pytest.approx(right, abs=1e-5)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 7, 33])
+def test_scores_of_a_row(vocab_size, rng):
+    """Equal logits in the order of their tokens; NaN and infinities where the engine sees them."""
+    logits = rng.integers(-3, 3, (9, vocab_size)).astype(np.float32) * 40
+    logits[7, -1], logits[8] = np.nan, -np.inf
+    chosen, targets = (rng.integers(-1, vocab_size, 9).astype(np.int32) for _ in range(2))
+    inputs = {"logits": logits, "chosen": chosen, "targets": targets}
+    with np.errstate(invalid="ignore"):
+        arrays, _ = evaluate(score_graph(vocab_size), inputs)
+    scores = Scores(*arrays)
+    tokens = np.maximum(np.where(targets < 0, chosen, targets), 0)
+    for row, token in enumerate(tokens[:7].tolist()):
+        for count in (0, 1, min(5, vocab_size)):
+            found = scores.top(row, count, token)
+            expected = log_probabilities(logits[row], count, token)
+            assert list(found) == list(expected)
+            assert found == pytest.approx(expected, abs=1e-4)
+    assert not np.isfinite(scores.best[7:, 0]).any()
 
 
 def test_preemption_changes_nothing(compiled, rng):

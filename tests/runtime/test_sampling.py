@@ -129,7 +129,7 @@ def test_defaults_are_those_callers_know():
     assert not params.is_greedy
     assert params.is_plain
     assert not SamplingParams(min_p=0.1).is_plain
-    assert not SamplingParams(temperature=0, logprobs=0).is_plain
+    assert SamplingParams(temperature=0, logprobs=0).is_plain, "to be told of it changes nothing"
     assert not SamplingParams(logit_bias={1: 1.0}).is_plain
     assert SamplingParams(top_k=-1).top_k == 0
     assert SamplingParams(stop="x").stop == ("x",)

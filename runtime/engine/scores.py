@@ -1,0 +1,71 @@
+"""How likely tokens were, computed where logits lie: see api/token_scores.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...ir import layout
+from ..device import Done, Memory
+from ..executable import Executable
+from ..fixed_run import FixedRun, SharedMemory
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of each row: the largest logits and their tokens, the logarithm of all weights, a logit."""
+
+    best: np.ndarray  # f32 [R, K], in order
+    tokens: np.ndarray  # i32 [R, K]
+    total: np.ndarray  # f32 [R]
+    own: np.ndarray  # f32 [R], of the token asked for
+
+    def top(self, row: int, count: int, token: int) -> dict[int, float]:
+        """As `log_probabilities`: `token` is the one whose logit was asked for."""
+        total = float(self.total[row])
+        best = self.best[row, :count].tolist()
+        found = {t: x - total for t, x in zip(self.tokens[row, :count].tolist(), best)}
+        found.setdefault(token, float(self.own[row]) - total)
+        return found
+
+
+class Scorer:
+    """Runs the program behind a step. Its results are good until the step after the next."""
+
+    def __init__(self, executable: Executable, logits: Memory, chosen: Memory, max_rows: int):
+        self._executable = executable
+        self._placed = {layout.LOGITS: logits, layout.CHOSEN: chosen}
+        self._prepared: dict[int, FixedRun] = {}
+        self._shared = SharedMemory(executable.device)
+        executable.reserve({layout.NUM_ROWS: max_rows})
+        buffers = executable.program.buffers
+        self._types = [buffers[name].type for name in executable.program.outputs]
+        widths = [int(np.prod(t.shape[1:], dtype=np.int64)) for t in self._types]
+        device = executable.device
+        self._read = [  # in turn, as what is read of one step may be while the next one runs
+            [
+                device.host_memory(max_rows * w * t.dtype.nbytes).view(t.dtype.numpy)
+                for w, t in zip(widths, self._types)
+            ]
+            for _ in range(2)
+        ]
+
+    def begin(self, rows: int, targets: Sequence[int]) -> tuple[Done, Scores]:
+        """Score the rows of the step launched last. The scores are there once `Done` returns."""
+        prepared = self._prepared.get(rows)
+        if prepared is None:
+            inputs = self._executable.program.inputs
+            vocab_size = self._executable.program.buffers[layout.LOGITS].type.shape[1]
+            shapes = [(rows, vocab_size) if n == layout.LOGITS else (rows,) for n in inputs]
+            prepared = FixedRun(self._executable, shapes, self._shared, placed=self._placed)
+            self._prepared[rows] = prepared
+        wanted = np.full(rows, -1, np.int32)
+        wanted[: len(targets)] = targets
+        prepared.run({layout.TARGETS: wanted})
+        self._read.reverse()
+        arrays = []
+        for index, (memory, type_) in enumerate(zip(self._read[0], self._types)):
+            array = memory[: rows * int(np.prod(type_.shape[1:], dtype=np.int64))]
+            arrays.append(array.reshape(rows, *type_.shape[1:]))
+            done = prepared.fetch(index, arrays[-1])
+        return done, Scores(*arrays)
