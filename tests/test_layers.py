@@ -58,6 +58,7 @@ COMPILES = {
     "compile_onnx",
     "compiled_variant",
     "watching",
+    "token_scores",
     "tune_model",
 }
 
