@@ -45,6 +45,8 @@ def weighted(b: Builder, x: Value, ones: Value, weight: Value, norm: Node, root:
 def in_float32(b: Builder, x: Value, weight: Value, norm: Node, root: Node):
     """cast(rms_norm(cast(x), cast(weight)))  ->  rms_norm(x, weight)"""
     dtype = root.results[0].dtype
+    if not dtype.is_float:
+        return None  # flags and whole numbers are not normalized as such
     if not x.dtype == dtype == weight.dtype:
         if constant_of(weight) != 1 or x.dtype != dtype:
             return None  # the norm stays in float32, between casts
