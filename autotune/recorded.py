@@ -11,9 +11,13 @@ from ..codegen.templates.template import Bucket, Schedule
 from ..ir.dim import Dim
 from ..ir.report import Findings
 from ..ir.target import Target
+from . import model
+from .bucket_sizes import bucket_sizes
 from .key import PARTS, Key, differences, key_of, target_text
 from .record import ScheduleRecord, parse_lines
 from .record_file import lines_of
+from .tasks import default_buckets
+from .work import KernelFacts
 
 SHOWN = 100  # characters of a part of a key that are shown where it changed
 
@@ -35,10 +39,12 @@ class Miss:
         """Which parts differ, without how."""
         if self.nearest is None:
             return "nothing like it is recorded"
+        if not self.changed:
+            return "what is recorded does not fit"
         return f"the nearest record differs in {', '.join(self.changed)}"
 
     def __str__(self) -> str:
-        if self.nearest is None:
+        if self.nearest is None or not self.changed:
             return self.brief
         told = []
         for part in self.changed:
@@ -78,13 +84,18 @@ class RecordedSchedules:
         if not any(schedule.domain for *_, schedule in default):
             return default
         key = key_of(kernel, target)
-        table = default
+        table, taken = default, []
         for record in self.families.get(key.family, ()):
+            assert isinstance(record.schedule, Schedule)
+            if not fits(record.schedule, kernel, target, size, *record.key.bounds):
+                self.findings.decline(kernel.template, f"{record.schedule} does not fit")
+                continue
+            taken.append(record)
             table = overlaid(table, *record.key.bounds, record.schedule)
         for lo, hi, schedule in default:
             if not schedule.domain:
                 continue
-            if any(overlap(record, lo, hi) for record in self.families.get(key.family, ())):
+            if any(overlap(record, lo, hi) for record in taken):
                 self.findings.fire(kernel.template)
             else:
                 self._miss(kernel, key.at(lo, hi))
@@ -94,6 +105,17 @@ class RecordedSchedules:
         miss = Miss(key, nearest(key, self.records))
         self.misses.append(miss)
         self.findings.decline(kernel.template, miss.brief)
+
+
+def fits(
+    schedule: Schedule, kernel: LoopKernel, target: Target, size: Dim, lo: int, hi: int | None
+) -> bool:
+    """Whether a schedule is one for the kernel at these sizes: a file may say anything."""
+    kinds = {type(other) for *_, other in default_buckets(kernel, target)[1]}
+    return type(schedule) in kinds and all(
+        model.seconds(KernelFacts(kernel, sizes, target), schedule) is not None
+        for sizes in bucket_sizes(kernel, size, lo, hi)
+    )
 
 
 def overlap(record: ScheduleRecord, lo: int, hi: int | None) -> bool:

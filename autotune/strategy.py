@@ -200,6 +200,7 @@ class Search:
             base,
             facts.floor,
             tuple(tried),
+            was_cut=self.is_over,
         )
 
 

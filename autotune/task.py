@@ -48,3 +48,4 @@ class TaskOutcome:
     default_seconds: float | None
     floor_seconds: float
     tried: tuple[Tried, ...]
+    was_cut: bool = False  # time was over before the search was

@@ -76,8 +76,12 @@ def within(key: Key, records: Iterable[ScheduleRecord]) -> list[str]:
 
 
 def record_of(key: Key, outcome: TaskOutcome, bench: Bench) -> ScheduleRecord | None:
-    """What is kept of an outcome; None where nothing was measured."""
-    if outcome.seconds is None or outcome.default_seconds is None:
+    """What is kept of an outcome; None where there was no time to measure anything but the default.
+
+    So `resume` comes back to it.
+    """
+    is_alone = outcome.was_cut and len(outcome.tried) < 2
+    if is_alone or outcome.seconds is None or outcome.default_seconds is None:
         return None
     times = outcome.seconds, outcome.default_seconds, outcome.floor_seconds
     return _record(key, outcome.winner, times, len(outcome.tried), bench)

@@ -17,12 +17,13 @@ from tilewright.autotune.record import ScheduleRecord
 from tilewright.autotune.record_file import RecordFile
 from tilewright.autotune.recorded import RecordedSchedules, load, overlaid
 from tilewright.autotune.tasks import tasks_of
-from tilewright.codegen.cpp.schedules import TileSchedule
+from tilewright.codegen.cpp.schedules import RunSchedule, TileSchedule
+from tilewright.codegen.templates.contract_schedules import DotSchedule
 from tilewright.ir.builder import Builder
 from tilewright.ir.errors import OptionError, ParseError
 from tilewright.ir.steps import launches
 from tilewright.ir.switches import switches
-from tilewright.ir.target import cpu
+from tilewright.ir.target import cpu, get_target
 from tilewright.ir.types import bf16, f16, f32
 from tilewright.passes.pipelines import dense
 
@@ -97,6 +98,28 @@ def test_a_program_is_built_with_what_is_recorded(file):
     assert told.findings.fired == {"contract": 1}
     assert sum(told.findings.declined.values()) == 3
     assert "contract" in str(made.report)
+
+
+@pytest.mark.parametrize("schedule", [RunSchedule(256), DotSchedule(16, 64, 64, True)])
+def test_a_schedule_that_is_none_for_the_kernel_is_not_taken(file, schedule):
+    file.add([record_of(keys(graph())[1], schedule).stored])
+    made = compile_graph(graph(), WEIGHTS, dense(), cpu(), records=file.path)
+    assert schedules_in(made.program) == [(0, None, str(TileSchedule()))]
+    (told,) = (each for each in made.report.passes if each.name == "records")
+    assert told.findings.declined["contract", f"{schedule} does not fit"] == 1
+    assert told.findings.declined["contract", "what is recorded does not fit"] == 1
+
+
+def test_a_schedule_that_does_not_fit_the_device_is_not_taken():
+    """The tiles of one stage are larger than the shared memory of a program."""
+    target, product = get_target("sm_90"), graph(width=512, dtype=bf16)
+    key, task = next((k, t) for k, t in tasks_of(product, target).items() if t.lo == 17)
+    default = [(task.lo, task.hi, task.default)]
+    for bk, is_taken in ((64, True), (512, False)):
+        schedule = DotSchedule(64, 256, bk, True, num_stages=2)
+        found = RecordedSchedules([record_of(key, schedule)], target)
+        made = found.buckets(task.kernel, target, task.size, default)
+        assert (made == [(task.lo, task.hi, schedule)]) == is_taken
 
 
 def test_nothing_is_told_of_records_where_there_are_none():
