@@ -128,7 +128,8 @@ class _Tiled:
         self.micro = f"tw_micro_{kinds.pop() if self.packed else self.kept}"
 
     def lines(self) -> list[str]:
-        body = [*self.fields(), *self.groups(), *self.fill(), *self.weights(), *self.finish()]
+        body = [*self.fields(), *self.groups(), *self.fill(), *self.weights(), *self.expect()]
+        body += self.finish()
         run = "tw_contract" if self.part.group is None else "tw_grouped"
         return [
             *self.combines(),
@@ -307,6 +308,24 @@ class _Tiled:
         return None if apart is None else (w.param, substitute(w.offset, {n: 0, k: 0}), apart)
 
     # ---- epilogue ----
+
+    def expect(self) -> list[str]:
+        """Memory of a panel's results and what is read beside them, where no division finds it."""
+        part, n, m = self.part, self.part.n.name, self.part.m.name
+        places = {(e.param, e.offset): 0 for e in loads_of(part.stores) if not e.indirect}
+        places |= {(s.param, s.offset): 1 for s in part.stores}
+        lines = [
+            f"tw_expect<{is_written}>(p{param} + {dims.text(offset)});"
+            for (param, offset), is_written in places.items()
+            if coefficient_of(offset, n) == 1 and coefficient_of(offset, m) not in (None, 0)
+        ]
+        scope = Scope(self.kernel, self.axes)
+        head = "void expect(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0) const {"
+        with scope.block(head):
+            if lines and all(axis.extent == 1 for axis in part.batch):
+                with scope.block("for (int64_t r = r0; r < r1; ++r) {"):
+                    scope.write(*self.place(), f"const int64_t {dims.name(n)} = n0;", *lines)
+        return scope.lines
 
     def finish(self) -> list[str]:
         part = self.part

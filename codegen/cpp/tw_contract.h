@@ -11,6 +11,7 @@
 //   weight(i, b, panel)         a panel of weight i              (PACKED)
 //   pack(i, b, n0, n1, k0, k1, out)       [k1 - k0][32] of weight i as X     (otherwise); where it is
 //                               NARROW all of it, in rows as tw_narrow has them
+//   expect(b, m0, r0, r1, n0)   what the epilogue will read and write of a panel (tw_expect)
 //   finish(b, m0, r0, r1, mc, n0, n1, c, plane, ldc, stat)   the epilogue on a tile of sums
 //   group(m), rows              of a grouped product: which matrix a row meets; those of the group
 //                               that is being multiplied
@@ -100,6 +101,13 @@ TW_INLINE void tw_contract_need(int64_t batches, int64_t M, int64_t N, int64_t K
     need[1] = tw_greater(need[1], has_own ? 0 : plan.x_floats * 4);
 }
 
+// Asks for the memory of a panel's numbers, to be there when the products are.
+template <int IS_WRITTEN, class T>
+TW_INLINE void tw_expect(const T* p) {
+    for (size_t line = 0; line < TW_PANEL * sizeof(T); line += 64)
+        __builtin_prefetch((const char*)p + line, IS_WRITTEN);
+}
+
 // Panel p of weight i among weights that are packed as a whole.
 template <class S>
 TW_INLINE typename S::X* tw_whole_panel(const S& s, const TwPlanOf<S>& plan, int i, int64_t p,
@@ -136,6 +144,7 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanO
     const int64_t rows = r1 - r0, blocks = (rows + TW_ROWS - 1) / TW_ROWS;
     const int64_t ldc = count * TW_PANEL, plane = rows * ldc;
     constexpr int together = 4 / sizeof(typename S::X);  // of k, in a step of micro
+    const bool is_long = s.K >= 64 && blocks > 1;
     const auto micro = s.micro();
     const int64_t halved = s.N % TW_PANEL && s.N % TW_PANEL <= 16 ? s.N / TW_PANEL - p0 : -1;
     for (int i = 0; i < S::WEIGHTS; ++i) {
@@ -182,6 +191,8 @@ static __attribute__((noinline)) void tw_contract_tile(const S& s, const TwPlanO
                     const int64_t mr = tw_cut(rows, block + 1, blocks) - r;
                     const typename S::X* x = a + (kb * mc + r0 + r) * TW_KB;
                     for (int64_t p = first; p < last; ++p) {
+                        if (is_long && i == S::WEIGHTS - 1 && kb == plan.kblocks - 1)
+                            s.expect(b, m0, r0 + r, r0 + r + mr, (p0 + p) * TW_PANEL);
                         const void* w = packed + p * TW_KB * TW_PANEL;
                         if constexpr (S::PACKED) w = s.weight(i, b, p0 + p, k0);
                         else if (has_w) w = tw_whole_panel(s, plan, i, p0 + p, packed) + k0 * TW_PANEL;

@@ -7,6 +7,7 @@ struct gated_0_s {
     static constexpr bool NARROW = false;
     static constexpr bool IS_F32 = false;
     static constexpr bool IS_I8 = false;
+    static constexpr bool IS_BYTES = false;
     typedef TwTiling<240, 4, 8, 8192> Tiling;
     typedef float X;
     typedef float Sum;
@@ -42,6 +43,13 @@ struct gated_0_s {
     const void* weight(int i, int64_t b, int64_t panel, int64_t k) const {
         if (i == 0) return p1 + ((panel + 0) * K + k) * TW_PANEL;
         return p2 + ((panel + 0) * K + k) * TW_PANEL;
+    }
+    void expect(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0) const {
+        for (int64_t r = r0; r < r1; ++r) {
+            const int64_t v_m = m0 + r;
+            const int64_t v_n = n0;
+            tw_expect<1>(p4 + (136*v_m + v_n));
+        }
     }
     void finish(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0, int64_t n1,
                 const Sum* c, int64_t plane, int64_t ldc, const float* stat,

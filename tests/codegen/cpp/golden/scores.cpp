@@ -7,6 +7,7 @@ struct scores_0_s {
     static constexpr bool NARROW = false;
     static constexpr bool IS_F32 = true;
     static constexpr bool IS_I8 = false;
+    static constexpr bool IS_BYTES = false;
     typedef TwTiling<240, 4, 8, 8192> Tiling;
     typedef float X;
     typedef float Sum;
@@ -46,6 +47,8 @@ struct scores_0_s {
         if (i == 0) {
             tw_pack_rows(p1 + (8*v__b0*v_t) + n0 * 8 + k0, 8, n1 - n0, k1 - k0, out);
         }
+    }
+    void expect(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0) const {
     }
     void finish(int64_t b, int64_t m0, int64_t r0, int64_t r1, int64_t n0, int64_t n1,
                 const Sum* c, int64_t plane, int64_t ldc, const float* stat,
