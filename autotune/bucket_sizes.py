@@ -6,36 +6,40 @@ from ..ir.dim import Dim, Symbol, evaluate, symbols_of
 
 LIKELY = 1024  # of a symbol of which nothing is known
 MOST = 1 << 40  # where a search for a symbol's value ends
+MOST_BYTES = 2 << 30  # of a kernel's parameters
 
 Sizes = dict[str, int]
 
 
 def sizes_at(kernel: LoopKernel, size: Dim, wanted: int) -> Sizes | None:
-    """Values of all symbols, likely ones, of which `size` is `wanted` or the next below.
+    """Values of all symbols, likely ones, of which `size` is `wanted` or as near below as it can.
 
-    None where it cannot be that small.
+    None where it cannot be that small, or would take too much memory.
     """
-    names = symbols_of(size)
-    values = {name: _value(kernel, name) for name in _symbols(kernel) | names}
-    for name in sorted(names):  # one of them gives way, the last of several if the others cannot
-        values[name] = _low(kernel, name)
-    for name in sorted(names):
+    names = sorted(symbols_of(size))
+    likely = {name: _value(kernel, name) for name in (*_symbols(kernel), *names)}
+    # each symbol by itself where that will do; else one after the other from the smallest on
+    options = [likely | {n: _most(kernel, n, size, wanted, likely)} for n in names] or [likely]
+    values = likely | {name: _low(kernel, name) for name in names}
+    for name in names:
         values[name] = _most(kernel, name, size, wanted, values)
-    if evaluate(size, values) > wanted:
-        return None
-    return _made_whole(kernel, values)
+    options = [_made_whole(kernel, option) for option in (*options, values)]
+    fits = [o for o in options if evaluate(size, o) <= wanted and _bytes(kernel, o) <= MOST_BYTES]
+    return max(fits, key=lambda option: evaluate(size, option), default=None)
 
 
 def bucket_sizes(kernel: LoopKernel, size: Dim, lo: int, hi: int | None) -> list[Sizes]:
-    """Sizes at both ends of a bucket, or where it has no end at a likely size; one at least.
+    """Sizes at both ends of a bucket, one at least; the larger come first.
 
-    The larger come first.
+    Of a bucket whose end is none, or larger than memory, some size well within it is taken.
     """
     likely = {name: _value(kernel, name) for name in _symbols(kernel) | symbols_of(size)}
-    end = max(evaluate(size, likely), 4 * lo, 1) if hi is None else hi
-    found = [sizes_at(kernel, size, at) for at in (end, max(lo, 1))]
+    inner = max(evaluate(size, likely), 4 * lo, 1)
+    ends = (inner,) if hi is None else (hi, min(16 * max(lo, 1), hi), min(4 * max(lo, 1), hi))
+    found = [sizes_at(kernel, size, at) for at in (*ends, max(lo, 1))]
     made = [s for s in found if s is not None and lo <= evaluate(size, s)]
-    return list({tuple(s.items()): s for s in made}.values()) or [_made_whole(kernel, likely)]
+    made = [made[0], made[-1]] if made else [_made_whole(kernel, likely)]
+    return made[: 1 + (made[0] != made[-1])]
 
 
 def _symbols(kernel: LoopKernel) -> frozenset[str]:
@@ -76,13 +80,18 @@ def _most(kernel: LoopKernel, name: str, size: Dim, wanted: int, values: Sizes) 
     return low * known.multiple if low < MOST and grown > 0 else _value(kernel, name)
 
 
+def _bytes(kernel: LoopKernel, values: Sizes) -> int:
+    return sum(evaluate(param.type.nbytes, values) for param in kernel.params)
+
+
 def _made_whole(kernel: LoopKernel, values: Sizes) -> Sizes:
-    """With pages enough for all sequences of a paged attention, and no more tokens than keys."""
+    """With a token or more a sequence of a paged attention, and pages enough for all of them."""
     for part in kernel.parts:
         if isinstance(part, Attention) and part.pages is not None:
             sequences, width = (
                 evaluate(d, values) for d in (part.pages.sequences, part.pages.width)
             )
+            values |= {n: max(values[n], sequences) for n in symbols_of(part.queries)}
             per = -(-evaluate(part.queries, values) // max(sequences, 1))
             for name in symbols_of(part.pages.width):
                 values[name] = max(width, -(-per // part.pages.size))

@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from math import prod
 from typing import Any
@@ -21,12 +21,6 @@ VISITED = 500  # of more of them, by the model, from the default ones on
 COARSE = 10  # values of a field from which on powers of two will do
 
 
-# which values a field may have that its domain leaves open, because the target decides
-OPEN: dict[str, Callable[[Target], tuple[Any, ...]]] = {
-    "programs": lambda target: (0, target.num_cores)
-}
-
-
 def space(schedule: Schedule, target: Target) -> dict[str, tuple[Any, ...]]:
     """Which values a field may have; one of which nothing is known keeps its own.
 
@@ -38,8 +32,10 @@ def space(schedule: Schedule, target: Target) -> dict[str, tuple[Any, ...]]:
         allowed = tuple(schedule.domain.get(field.name, ()))
         if len(allowed) > COARSE:
             allowed = tuple(v for v in allowed if v & (v - 1) == 0 or v == own)
-        if field.name in OPEN:
-            allowed = tuple(dict.fromkeys((*OPEN[field.name](target), own)))
+        if field.name == "programs":  # the target's cores decide which are worth it
+            cores = [target.num_cores << doubled for doubled in range(4)]
+            some = (1, *cores) if schedule.domain.get(field.name) else (0, cores[0])
+            allowed = tuple(dict.fromkeys((*some, own)))
         elif not allowed:
             allowed = (False, True) if isinstance(own, bool) else (own,)
         values[field.name] = allowed

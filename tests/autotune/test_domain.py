@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tilewright.autotune.bucket_sizes import bucket_sizes, sizes_at
+from tilewright.autotune.bucket_sizes import MOST_BYTES, bucket_sizes, sizes_at
 from tilewright.autotune.domain import Candidates, space
 from tilewright.autotune.work import KernelFacts, is_legal, works
 from tilewright.codegen.cpp import emit as cpp
@@ -18,6 +18,7 @@ from tilewright.ir.errors import BuildError
 from tilewright.ir.target import cpu, get_target
 from tilewright.ir.types import bf16, f32
 
+from ..codegen.triton import samples
 from .simulated import SM_90, kernels_of, product_kernel, task_of
 
 
@@ -111,9 +112,24 @@ def test_symbols_keep_their_ranges():
     kernel = replace(kernel, ranges=ranges, symbols=("t", "u"))
     size = symbol("t") * symbol("u")
     for wanted in (8, 50, 96, 288, 1000):
-        (sizes,) = [sizes_at(kernel, size, wanted)]
+        sizes = sizes_at(kernel, size, wanted)
         assert sizes["t"] % 8 == 0
         assert sizes["t"] in range(8, 97)
         assert sizes["u"] in range(1, 4)
         assert wanted / 2 < evaluate(size, sizes) <= wanted or wanted == 1000
     assert evaluate(size, sizes) == 288
+
+
+def test_sizes_of_several_symbols_fit_in_memory():
+    """Paged attention chooses by sequences in decode, and far above by tokens a sequence."""
+    kernel = samples.attention([1], [3]).kernel
+    size, buckets = choices(kernel, SM_90)
+    assert len(buckets) == 2
+    for lo, hi, _ in buckets:
+        found = bucket_sizes(kernel, size, lo, hi)
+        for sizes in found:
+            assert lo <= evaluate(size, sizes)
+            assert hi is None or evaluate(size, sizes) <= hi
+            assert sizes["t"] >= sizes["seqs"]
+            assert sizes["pages"] >= sizes["seqs"] * sizes["width"]
+            assert sum(evaluate(p.type.nbytes, sizes) for p in kernel.params) <= MOST_BYTES
