@@ -16,6 +16,7 @@ from .task import Task, TaskOutcome
 from .tasks import weight
 
 TICK_SECONDS = 1.0
+BORDERS = 0.125  # of the budget is left for borders of buckets
 EVEN = 0.5  # of the budget is shared evenly, the rest by what kernels cost
 
 
@@ -90,7 +91,8 @@ class Session:
     def outcomes(self, tasks: Mapping[Key, Task]) -> Outcomes:
         """One after another; what a task leaves of its time goes to those that follow."""
         left = {key: weight(task) for key, task in tasks.items()}
-        while left and (seconds := self.seconds_left) > 0:
+        kept = BORDERS * self.budget.seconds
+        while left and (seconds := self.seconds_left - kept) > 0:
             key = next(iter(left))
             share = shares(left, seconds)[key]
             del left[key]

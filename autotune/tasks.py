@@ -42,9 +42,18 @@ def merged_tasks(several: Iterable[Mapping[Key, Task]]) -> dict[Key, Task]:
 
 
 def _ordered(tasks: Mapping[Key, Task]) -> dict[Key, Task]:
+    """By cost; the second bucket of a kernel counts half of the first, the third a third.
+
+    So a short budget reaches the first sizes of many kernels, not all sizes of one.
+    """
+    begins: dict[str, list[int]] = {}
+    for key, task in tasks.items():
+        begins.setdefault(key.family, []).append(task.lo)
+
     def place(item: tuple[Key, Task]):
         key, task = item
-        return -weight(task), key.family, task.lo
+        before = sum(lo < task.lo for lo in begins[key.family])
+        return -weight(task) / (1 + before), key.family, task.lo
 
     return dict(sorted(tasks.items(), key=place))
 
