@@ -8,7 +8,7 @@ from ..ir.errors import ArtifactError
 from ..ir.indexing import coefficient_of
 from ..ir.program import Program
 from ..ir.steps import Cond, Copy, LaunchStep, ScanLoop, Step
-from .device import Nest, Item, Launch, Move
+from .device import Item, Launch, Move, Nest
 
 Number = Callable[[Dim], int]
 
