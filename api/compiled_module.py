@@ -107,7 +107,7 @@ class CompiledModule(CompilingModule):
     def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
         if inputs and torch_of(inputs.values()) is None:
             return [output.numpy() for output in outputs]
-        if self.target.kind == "cpu":  # where nothing has to be said of devices
+        if not self.target.is_gpu:  # where nothing has to be said of devices
             return [from_numpy(output.numpy()) for output in outputs]
         return [torch.from_dlpack(output) for output in outputs]
 

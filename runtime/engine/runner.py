@@ -13,7 +13,7 @@ from ..executable import Executable
 from ..fixed_run import FixedRun, SharedMemory
 from .batch import Batch, BatchSizes, make_batch, sizes_of
 from .scheduler import Work
-from .scores import Scorer, Scores
+from .scores import Scorer, TokenScores
 
 WIDTH_STEP = 8  # columns of the page table are padded to a multiple, so that sizes seldom change
 MAX_CAPTURED_TOKENS = 512  # a longer prefill takes far longer than its launches: not captured
@@ -31,7 +31,9 @@ class StepResult:
     batch: Batch
     tokens: Callable[[], np.ndarray]  # chosen for each row, integers [rows]; see ProgramRunner
     logits: Callable[[], np.ndarray]  # f32 [rows, V], until the next step begins
-    scores: Callable[[], Scores] | None = None  # where they were asked for, and the device has them
+    scores: Callable[[], TokenScores] | None = (
+        None  # where they were asked for, and the device has them
+    )
 
 
 class ProgramRunner:
@@ -124,7 +126,7 @@ class ProgramRunner:
         scores = self._begin_scores(batch)
         return StepResult(batch, lambda: _after(done, tokens), logits, scores)
 
-    def _begin_scores(self, batch: Batch) -> Callable[[], Scores] | None:
+    def _begin_scores(self, batch: Batch) -> Callable[[], TokenScores] | None:
         asked = batch.scored or any(s.params.logprobs is not None for s in batch.wanting)
         if self._scorer is None or not asked:
             return None

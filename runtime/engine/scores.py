@@ -12,7 +12,7 @@ from ..fixed_run import FixedRun, SharedMemory
 
 
 @dataclass(frozen=True)
-class Scores:
+class TokenScores:
     """Of each row: the largest logits and their tokens, the logarithm of all weights, a logit."""
 
     best: np.ndarray  # f32 [R, K], in order
@@ -50,7 +50,7 @@ class Scorer:
             for _ in range(2)
         ]
 
-    def begin(self, rows: int, targets: Sequence[int]) -> tuple[Done, Scores]:
+    def begin(self, rows: int, targets: Sequence[int]) -> tuple[Done, TokenScores]:
         """Score the rows of the step launched last. The scores are there once `Done` returns."""
         prepared = self._prepared.get(rows)
         if prepared is None:
@@ -68,4 +68,4 @@ class Scorer:
             array = memory[: rows * int(np.prod(type_.shape[1:], dtype=np.int64))]
             arrays.append(array.reshape(rows, *type_.shape[1:]))
             done = prepared.fetch(index, arrays[-1])
-        return done, Scores(*arrays)
+        return done, TokenScores(*arrays)
