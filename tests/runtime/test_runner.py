@@ -18,7 +18,7 @@ from tilewright.runtime.engine.runner import (
 )
 from tilewright.runtime.engine.sampler import log_probabilities
 from tilewright.runtime.engine.sampling_params import SamplingParams
-from tilewright.runtime.engine.scores import Scores
+from tilewright.runtime.engine.scores import TokenScores
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.fixed_run import LEAST_SHARED, SharedMemory
 
@@ -120,7 +120,7 @@ def test_scores_of_a_row(vocab_size, rng):
     inputs = {"logits": logits, "chosen": chosen, "targets": targets}
     with np.errstate(invalid="ignore"):
         arrays, _ = evaluate(score_graph(vocab_size), inputs)
-    scores = Scores(*arrays)
+    scores = TokenScores(*arrays)
     tokens = np.maximum(np.where(targets < 0, chosen, targets), 0)
     for row, token in enumerate(tokens[:7].tolist()):
         for count in (0, 1, min(5, vocab_size)):
