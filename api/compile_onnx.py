@@ -105,12 +105,15 @@ class CompiledOnnx(CompilingModule):
         program is for the numbers of an input.
         """
         with self._lock:
-            if not self.variants and self._postponed is not None:
-                raise self._postponed
             self._newest()
             variants = self.variants
             artifact = module_artifact(self._name, self._signature, variants, variants[-1])
             return save_artifact(path, artifact)
+
+    def _newest(self) -> Any:
+        if not self.variants and self._postponed is not None:
+            raise self._postponed
+        return super()._newest()
 
     # ---- calls -----------------------------------------------------------------------------
 

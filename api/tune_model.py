@@ -69,7 +69,8 @@ def tasks_of_request(request: Request, progress: Progress = unwatched) -> Tasks:
 
 
 def tasks_of_module(compiled: CompilingModule) -> Tasks:
-    """Of all programs that a compiled module has made."""
+    """Of all programs that a compiled module has made. Where there is none, the error says why."""
+    _ = compiled.report
     graphs = [(v.compiled.plan.graph, v.program.kv) for v in compiled.variants]
     return _tasks(graphs, compiled.target)
 

@@ -7,6 +7,7 @@ import pytest
 from tilewright.autotune.record import parse_lines
 from tilewright.autotune.task import TaskOutcome, Tried
 from tilewright.cli.app import run
+from tilewright.runtime.artifact import open_artifact
 
 SOURCE = """
 import torch
@@ -72,6 +73,16 @@ def test_a_module_is_tuned_and_its_records_go_elsewhere(net, tune, tmp_path):
 
     out, _ = tune(net, "--target", "cpu", "--frozen", "--records", second)
     assert out == f"{len(records)} of {len(records)} tasks have a record for cpu\n"
+    # an artifact says what it was made of; built with the records it has them
+    artifact = tmp_path / "artifact"
+    with pytest.raises(SystemExit):
+        run(["compile", net, "--target", "cpu", "-o", str(artifact), "--records", str(second)])
+    assert tune(artifact, "--frozen", "--records", second)[0].endswith(out)
+    _, err = tune(artifact, "--target", "sm_90", "--frozen", code=1)
+    assert "is compiled for cpu" in err
+    passes = open_artifact(artifact).facts["programs"][0]["passes"]
+    (told,) = (each for each in passes if each["pass"] == "records")
+    assert sum(told["fired"].values()) == len(records)
     out, _ = tune(net, "--target", "cpu", "--budget", 9, "--records", second, "--resume", "--json")
     data = json.loads(out)
     assert data["states"] == {"kept": len(records)}
