@@ -27,9 +27,11 @@ ROTATED = {
 }  # bytes that buffers take turns over: more than caches
 MOST_COPIES = 16
 LEAST_SECONDS = 2e-3  # of one measurement: long beside what starting and waiting for it takes
+MOST_SECONDS = 1e-2  # up to which it goes over all sets of buffers
 MOST_LAUNCHES = 4096  # in one measurement
 OUTLIER = 4.0  # times the spread that a measurement may be off the median
 TIE = 1.03  # times the least that count as equally fast
+SURE = 2.0  # times its error that a time may be off
 
 
 # ---- what many measurements say ----------------------------------------------------------------
@@ -62,9 +64,12 @@ def settled(rounds: np.ndarray) -> list[Timing]:
 
 
 def fastest(timings: Sequence[Timing]) -> int:
-    """The first that is within the tie band of the least: the order decides among equals."""
-    least = min(timing.seconds for timing in timings)
-    return next(i for i, timing in enumerate(timings) if timing.seconds <= TIE * least)
+    """The first that may be within the tie band of the least: the order decides among equals.
+
+    The less certain the times are, the more of them count as equal.
+    """
+    most = TIE * min(timing.seconds + SURE * timing.error for timing in timings)
+    return next(i for i, t in enumerate(timings) if t.seconds - SURE * t.error <= most)
 
 
 def is_decided(timings: Sequence[Timing]) -> bool:
@@ -75,7 +80,7 @@ def is_decided(timings: Sequence[Timing]) -> bool:
     least = min(timings, key=lambda timing: timing.seconds)
     edge = TIE * least.seconds
     return all(
-        abs(timing.seconds - edge) > 2 * (timing.error + TIE * least.error)
+        abs(timing.seconds - edge) > SURE * (timing.error + TIE * least.error)
         for timing in timings[: fastest(timings) + 1]
     )
 
@@ -159,8 +164,7 @@ class _Place:
         if nbytes * copies > device.free_bytes() // 2:
             copies = 1
         self.sets = [self._placed() for _ in range(copies)]
-        self.launches = copies
-        self.is_settled = False
+        self.launches = self.used = 0  # in one measurement, over so many of the sets
 
     def _placed(self) -> list[Memory]:
         made = []
@@ -232,23 +236,23 @@ class _Loaded:
         self._plan(1, 1).run(self.addresses)
 
     def timed(self, place: _Place) -> Callable[[], None]:
-        """A function that runs it `place.launches` times, over all sets of buffers in turn.
+        """A function that runs it `place.launches` times, over sets of buffers in turn.
 
-        The first that is asked for decides how often that is.
+        The first that is asked for decides how often that is, and over how many sets.
         """
-        sets = len(place.sets)
-        if not place.is_settled:
-            run = self._made(self._plan(sets, sets))
+        if not place.launches:
+            run = self._made(self._plan(1, 1))
             run()
             self.device.synchronize()
             start = time.perf_counter()
             run()
             self.device.synchronize()
-            each = max((time.perf_counter() - start) / sets, 1e-7)
-            turns = max(min(int(LEAST_SECONDS / each), MOST_LAUNCHES) // sets, 1)
-            place.launches, place.is_settled = turns * sets, True
+            each = max(time.perf_counter() - start, 1e-7)
+            place.used = min(len(place.sets), max(int(MOST_SECONDS / each), 2))
+            turns = min(int(LEAST_SECONDS / each), MOST_LAUNCHES) // place.used
+            place.launches = place.used * max(turns, 1)
         if self.many is None:
-            self.many = self._made(self._plan(place.launches, sets))
+            self.many = self._made(self._plan(place.launches, place.used))
         return self.many
 
     def _made(self, plan: LaunchPlan) -> Callable[[], None]:

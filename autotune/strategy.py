@@ -31,6 +31,9 @@ FINALISTS = 11  # besides the default
 FINAL_ROUNDS, MOST_ROUNDS = 10, 60  # of the final, a step and in all
 
 
+FAILED = Timing(100.0, 0.0)  # what a Bayesian search is told of those that do not run
+
+
 class Trial(Protocol):
     """What a search asks of a device, or of something that stands in for one."""
 
@@ -52,7 +55,7 @@ class Search:
     until: float  # time.monotonic() at which no more is begun
     seed: int = 0
     progress: Progress = unwatched
-    times: dict[Schedule, float] = field(default_factory=dict)  # over the default's
+    times: dict[Schedule, Timing] = field(default_factory=dict)  # over the default's
     reasons: dict[Schedule, str] = field(default_factory=dict)
     order: dict[Schedule, int] = field(default_factory=dict)  # in which ties are broken
 
@@ -107,7 +110,7 @@ class Search:
         made = [settled(r) for r in self.trial.seconds(together, rounds)]
         self.default_seconds = [timings[0].seconds for timings in made]
         for number, schedule in enumerate(together):
-            self.times[schedule] = _over([timings[number] for timings in made], made).seconds
+            self.times[schedule] = _over([timings[number] for timings in made], made)
 
     def ordered(self) -> list[Schedule]:
         """What was measured, in the order that breaks ties."""
@@ -116,7 +119,7 @@ class Search:
     def leader(self) -> Schedule:
         """The winner so far."""
         known = self.ordered()
-        return known[fastest([Timing(self.times[s], 0.0) for s in known])]
+        return known[fastest([self.times[s] for s in known])]
 
     # ---- beyond those ranked first ----
 
@@ -135,7 +138,8 @@ class Search:
 
         def tell(schedule: Schedule) -> None:
             # rounded to the tie band, so that noise suggests nothing
-            cost = round(math.log(self.times.get(schedule, 100.0)) / math.log(TIE))
+            known = self.times.get(schedule, FAILED).seconds
+            cost = round(math.log(known) / math.log(TIE))
             params = {n: getattr(schedule, n) for n in values}
             study.add_trial(
                 optuna.trial.create_trial(params=params, distributions=spaces, value=float(cost))
@@ -171,8 +175,8 @@ class Search:
 
     def final(self) -> Schedule:
         """The winner among those that are close, measured until more rounds would not change it."""
-        least = min(self.times.values())
-        close = [s for s in self.ordered() if self.times[s] <= CLOSE * least]
+        least = min(timing.seconds for timing in self.times.values())
+        close = [s for s in self.ordered() if self.times[s].seconds <= CLOSE * least]
         close = [s for s in close if s != self.task.default]
         together = [self.task.default, *close[:FINALISTS]]
         rounds: list[np.ndarray] | None = None
@@ -182,7 +186,7 @@ class Search:
             made = [settled(r) for r in rounds]
             timings = [_over([t[i] for t in made], made) for i in range(len(together))]
             self.default_seconds = [t[0].seconds for t in made]
-            self.times |= {s: t.seconds for s, t in zip(together, timings)}
+            self.times |= dict(zip(together, timings))
             if is_decided(timings) or rounds[0].shape[1] >= MOST_ROUNDS or self.is_over:
                 return together[fastest(timings)]
 
@@ -191,12 +195,12 @@ class Search:
         facts = self.candidates.facts[0]
         base = self.default_seconds[0] if self.default_seconds else None
         tried = [
-            Tried(s, None if base is None else base * self.times[s]) for s in self.ordered()
+            Tried(s, None if base is None else base * self.times[s].seconds) for s in self.ordered()
         ] + [Tried(s, None, reason) for s, reason in self.reasons.items()]
         return TaskOutcome(
             self.task,
             winner,
-            None if base is None else base * self.times[winner],
+            None if base is None else base * self.times[winner].seconds,
             base,
             facts.floor,
             tuple(tried),

@@ -40,3 +40,10 @@ def test_more_rounds_are_wanted_only_near_the_edge_of_the_band():
     # what comes after the winner may be as near as it likes
     assert is_decided([Timing(1.0, 0.002), near])
     assert not is_decided([Timing(1.2, 0.1), Timing(1.0, 0.1)])
+
+
+def test_what_is_not_certain_is_no_reason_to_choose():
+    sure, unsure = Timing(0.9, 0.001), Timing(0.9, 0.05)
+    assert fastest([Timing(1.0, 0.001), sure]) == 1
+    assert fastest([Timing(1.0, 0.001), unsure]) == 0
+    assert fastest([Timing(1.0, 0.06), sure]) == 0
