@@ -27,7 +27,7 @@ NEIGHBOURS = 8  # of the leader that are tried
 BATCH = 4  # schedules that are compiled, and then measured, at a time
 CLOSE = 1.15  # times the least up to which a schedule takes part in the final
 ROUNDS = 5  # of a first measurement
-FINALISTS = 11  # besides the default
+FINALISTS = 11  # besides the default: the fastest so far
 FINAL_ROUNDS, MOST_ROUNDS = 10, 60  # of the final, a step and in all
 
 
@@ -176,9 +176,9 @@ class Search:
     def final(self) -> Schedule:
         """The winner among those that are close, measured until more rounds would not change it."""
         least = min(timing.seconds for timing in self.times.values())
-        close = [s for s in self.ordered() if self.times[s].seconds <= CLOSE * least]
-        close = [s for s in close if s != self.task.default]
-        together = [self.task.default, *close[:FINALISTS]]
+        close = [s for s in self.times if self.times[s].seconds <= CLOSE * least]
+        first = sorted(close, key=lambda s: self.times[s].seconds)[:FINALISTS]
+        together = sorted({self.task.default, *first}, key=lambda s: self.order[s])
         rounds: list[np.ndarray] | None = None
         while True:
             more = self.trial.seconds(together, FINAL_ROUNDS)

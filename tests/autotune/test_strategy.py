@@ -125,3 +125,14 @@ def test_progress_hears_of_every_schedule():
     counts = [done for _, done, _ in heard]
     assert counts == sorted(counts)
     assert heard[-1] == ("tune", len(trial.asked), len(Candidates(task).ordered(1 << 16)))
+
+
+def test_a_bayesian_search_adds_candidates_and_decides_nothing_by_noise():
+    pytest.importorskip("optuna")
+    task = gpu_task(3)
+    cost = rough(modelled(task), 0.3)
+    trials = [Simulated(cost, seed, noise=0.005) for seed in (1, 2)]
+    winners = {search(task, trial).winner for trial in trials}
+    assert len(winners) == 1
+    ranked = set(Candidates(task).ordered(FIRST))
+    assert len([s for s in trials[0].asked if s not in ranked]) >= 8
