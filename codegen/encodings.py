@@ -1,5 +1,7 @@
 """Which encoding each weight of a program gets: the order in which its kernels read it."""
 
+from collections.abc import Collection
+
 from ..ir.dim import Dim
 from ..ir.encoding import ROWS, Encoding
 from ..ir.errors import UnsupportedOp
@@ -19,7 +21,7 @@ def choose_encodings(graph: Graph, target: Target) -> dict[Value, Encoding]:
         encoding = meaning(graph, weight)
         readers = _readers(graph, weight) if encoding == ROWS else set()
         if readers and "step" not in readers:
-            encoding = streamed(weight.shape, weight.dtype, target, of_bytes=readers == {"bytes"})
+            encoding = streamed(weight.shape, weight.dtype, target, readers)
         if encoding != ROWS:
             chosen[weight] = encoding
     return chosen
@@ -41,11 +43,16 @@ def require_whole(graph: Graph) -> None:
 
 
 def streamed(
-    shape: tuple[Dim, ...], dtype: DType, target: Target, *, of_bytes: bool = False
+    shape: tuple[Dim, ...], dtype: DType, target: Target, readers: Collection[str] = ()
 ) -> Encoding:
-    """The encoding in which a contraction wants a weight [.., N, K]; `of_bytes`: its x is u8."""
+    """The encoding in which contractions want a weight [.., N, K]; `readers` as of `_readers`."""
     known = all(isinstance(d, int) for d in shape)
-    order = "panel32q" if of_bytes and dtype == i8 else _ORDERS.get(dtype)
+    order = _ORDERS.get(dtype)
+    if dtype == i8 and readers:  # floats need their own, and others too
+        orders = {"bytes": "panel32q", "floats": "panel32", "contraction": order}
+        wanted = {orders[reader] for reader in readers}
+        order = None if "floats" in readers and len(wanted) > 1 else order
+        order = wanted.pop() if len(wanted) == 1 else order
     if target.is_gpu or len(shape) < 2 or not known or order is None:
         return ROWS
     return Encoding(order) if shape[-2] >= MIN_PANEL_ROWS else ROWS
@@ -89,14 +96,15 @@ def _spread(value: Value) -> Value:
 
 
 def _readers(graph: Graph, weight: Value) -> set[str]:
-    """What reads a weight: a `contraction` by rows, also of `bytes`; a `step` as it is declared.
+    """What reads a weight: a `contraction` by rows, also of `bytes`, or of `floats` that meet
+    integers; a `step` as it is declared.
 
     Kernels that find each element where it lies do not count.
     """
     found = {"step"} if weight in graph.results else set()
     for user in graph.uses.get(weight, ()):
         if not user.is_step:
-            found |= {_reader(node) for node in _contractions(graph, weight, user)}
+            found |= {_reader(node, weight) for node in _contractions(graph, weight, user)}
             continue
         kept = [
             (region, inner)
@@ -116,7 +124,8 @@ def _contractions(graph: Graph, value: Value, user: Node) -> list[Node]:
     """Those that read `value` by rows through `user`, itself or after casts."""
     if user.op.is_cast:
         (result,) = user.results
-        if result.dtype.is_float != value.dtype.is_float:
+        turns = result.dtype.is_float != value.dtype.is_float
+        if turns and (value.dtype, result.dtype) != (i8, f32):
             return []
         return [n for u in graph.uses.get(result, ()) for n in _contractions(graph, result, u)]
     if user.op.contraction is None:
@@ -125,8 +134,10 @@ def _contractions(graph: Graph, value: Value, user: Node) -> list[Node]:
     return [user for w, roles in zip(user.operands[1:], ws) if w is value and roles == "nk"]
 
 
-def _reader(contraction: Node) -> str:
-    x = contraction.operands[0]
+def _reader(contraction: Node, weight: Value) -> str:
+    x, w, *_ = contraction.operands
+    if w.dtype.is_float and weight.dtype.is_integer:
+        return "floats"
     while x.dtype != u8 and x.node is not None and (x.node.op.is_cast or x.node.op.is_renaming):
         x = x.node.operands[0]
     return "bytes" if x.dtype == u8 else "contraction"

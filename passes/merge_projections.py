@@ -1,7 +1,7 @@
 """Products of one x with several weights become one product: q, k and v above all."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from ..ir.builder import Rebuilder
 from ..ir.dim import Dim
@@ -14,11 +14,12 @@ from .rewrite import remove_dead
 
 @dataclass(frozen=True)
 class Projection:
-    """A product with a weight, and its bias when it has one: `end` is what others read."""
+    """A product with a weight, with its scale and its bias: `end` is what others read."""
 
     matmul: Node
-    bias: Value | None
     end: Value
+    scale: Value | None = None
+    bias: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,12 @@ class MergeProjections(Pass):
         for node in graph.nodes:
             if node.op.name == "matmul" and is_weight_only(graph, node.operands[1], known):
                 if node not in known and node.operands[1].type.rank == 2:
-                    projection = _with_bias(graph, node, known)
+                    projection = _projection(graph, node, known)
                     by_x.setdefault(node.operands[0], []).append(projection)
         for group in by_x.values():
             kept = [p for p in group if not self.refused(graph, p)]
+            if not all(p.scale is not None for p in kept):
+                kept = [_projection(graph, p.matmul, known, scaled=False) for p in kept]
             if 1 < len(kept) <= self.max_group:
                 yield kept
             elif len(kept) > self.max_group:
@@ -63,8 +66,7 @@ class MergeProjections(Pass):
     def apply(self, graph: Graph, groups: list[list[Projection]]) -> Graph:
         """The graph with each group replaced by one product and slices of it."""
         first = {group[0].matmul: group for group in groups}
-        replaced = {p.matmul for g in groups for p in g}
-        replaced |= {p.end.node for g in groups for p in g if p.end.node is not None}
+        replaced = {node for g in groups for p in g for node in _nodes(p)}
         b = Rebuilder(graph)
         for node in graph.nodes:
             if node in first:
@@ -76,14 +78,26 @@ class MergeProjections(Pass):
         return remove_dead(b.finish())
 
 
-def _with_bias(graph: Graph, matmul: Node, known: set[Node]) -> Projection:
-    result = matmul.results[0]
-    users = graph.uses.get(result, ())
-    if len(users) == 1 and users[0].op.name == "add" and result not in graph.results:
-        (other,) = (v for v in users[0].operands if v is not result)
-        if other.shape == result.shape[-1:] and is_weight_only(graph, other, known):
-            return Projection(matmul, other, users[0].results[0])
-    return Projection(matmul, None, result)
+def _projection(graph: Graph, matmul: Node, known: set[Node], *, scaled: bool = True) -> Projection:
+    found = Projection(matmul, matmul.results[0])
+    for op, name in (("mul", "scale"), ("add", "bias"))[not scaled :]:
+        users = graph.uses.get(found.end, ())
+        if len(users) != 1 or users[0].op.name != op or found.end in graph.results:
+            continue
+        others = [v for v in users[0].operands if v is not found.end]
+        if len(others) == 1 and others[0].shape == found.end.shape[-1:]:
+            if is_weight_only(graph, others[0], known):
+                found = replace(found, **{name: others[0], "end": users[0].results[0]})
+    return found
+
+
+def _nodes(p: Projection) -> Iterator[Node]:
+    """The product and what follows it, from the end."""
+    node = p.end.node
+    while node is not p.matmul:
+        yield node
+        node = next(v.node for v in node.operands if v not in (p.scale, p.bias))
+    yield node
 
 
 def _stacked(b: Rebuilder, weights: list[Value]) -> Value:
@@ -99,6 +113,8 @@ def _merge(b: Rebuilder, group: list[Projection]) -> None:
     w = _stacked(b, [b[m.operands[1]] for m in matmuls])
     y = b.matmul(b[matmuls[0].operands[0]], w, transpose_w=True)
     sizes = [m.results[0].shape[-1] for m in matmuls]
+    if group[0].scale is not None:
+        y = b.mul(y, b.concat(*(b[p.scale] for p in group), axis=0))
     if any(p.bias is not None for p in group):
         parts = [
             b.full(value=0.0, shape=(n,), dtype=y.dtype) if p.bias is None else b[p.bias]

@@ -26,6 +26,7 @@ from .merge_projections import MergeProjections
 from .narrow_logits import NarrowLogits
 from .page_kv import PageKv
 from .sample_tokens import SampleTokens
+from .scale_sums import ScaleSums
 from .split_prepare import SplitPrepare
 from .store_weights import StoreWeights
 from .take_chosen_tokens import TakeChosenTokens
@@ -44,6 +45,7 @@ def recognize() -> tuple[Pass, ...]:
         Canonicalize(),
         CommonSubexpressions(),  # patterns compare values by identity
         DeadCode(),
+        ScaleSums(),
         TurnWeights(),  # before what reads how weights lie
         GroupExperts(),
         FuseLayerNorm(),  # before rms-norm, which would take x - mean(x) for its x

@@ -11,7 +11,7 @@ from ...ir.dim import Dim, ceildiv, divide_exactly, floordiv, mod, product, subs
 from ...ir.encoding import PANEL
 from ...ir.errors import BuildError
 from ...ir.indexing import coefficient_of
-from ...ir.types import DType, f32, i16, u8
+from ...ir.types import DType, f32, i8, i16, u8
 from ..elements import index_facts, loads_of
 from ..loops import Cast, Contract, Element, Load, LoopKernel, accumulator_of, tile_dtype
 from ..templates.template import Bucket, clip
@@ -89,9 +89,16 @@ def _tiling(schedule: TileSchedule) -> str:
 
 def direct_weight(kernel: LoopKernel, part: Contract, w: Element) -> tuple[int, Dim] | None:
     """(parameter, first panel) when `w` is panels of a packed weight just as they lie."""
-    while isinstance(w, Cast) and w.arg.dtype.is_float == w.dtype.is_float:
+    kept = w.dtype
+    while isinstance(w, Cast) and (
+        w.arg.dtype.is_float == w.dtype.is_float or (w.arg.dtype, w.dtype) == (i8, f32)
+    ):
         w = w.arg
     if not isinstance(w, Load) or not kernel.params[w.param].encoding.is_panel or w.indirect:
+        return None
+    # codes that floats meet have panels of their own (encodings.py)
+    is_mixed = w.dtype.is_float != kept.is_float
+    if is_mixed and kernel.params[w.param].encoding.order != "panel32":
         return None
     *_, rows, k = kernel.params[w.param].type.shape
     n_factor = coefficient_of(w.offset, part.n.name)
@@ -124,6 +131,8 @@ class _Tiled:
         orders = {kernel.params[d[0]].encoding.order for d in self.direct if d is not None}
         if self.packed and orders == {"panel32q"}:
             self.kept, kinds = u8, {"u8"}
+        elif self.packed and self.kept == f32 and kinds == {"i8"}:
+            kinds = {"codes"}
         self.narrow = is_narrow(kernel, part)
         self.micro = f"tw_micro_{kinds.pop() if self.packed else self.kept}"
 

@@ -49,6 +49,7 @@ typedef void (*TwMicro)(const float* a, const void* w, int64_t ldw, int64_t coun
 extern const TwMicro tw_micro_f32[TW_ROWS + 1];
 extern const TwMicro tw_micro_bf16[TW_ROWS + 1];
 extern const TwMicro tw_micro_f16[TW_ROWS + 1];
+extern const TwMicro tw_micro_codes[TW_ROWS + 1];  // w is int8_t
 
 // out[k][0..rows) = w[0..rows) at k < count: rows of w that lie along k, `ldw` apart, as a panel.
 void tw_pack_rows(const float* w, int64_t ldw, int64_t rows, int64_t count, float* out);
