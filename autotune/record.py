@@ -16,16 +16,22 @@ from .record_file import StoredRecord
 
 
 @dataclass(frozen=True)
+class UnreadSchedule(Schedule):
+    """Of another version of code generation, as it was written: nobody takes it."""
+
+    written: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ScheduleRecord:
     """The seconds are of one launch, as in `TaskOutcome`; `tried` counts candidates.
 
-    A schedule for another version of code generation is left as it was written: nobody takes it.
     `when`: the time in UTC, as ISO 8601 has it. `device`: its name. `versions` are those of what
     compiled it.
     """
 
     key: Key
-    schedule: Schedule | Mapping[str, Any]
+    schedule: Schedule
     seconds: float
     default_seconds: float
     floor_seconds: float
@@ -38,9 +44,7 @@ class ScheduleRecord:
         """Plain data."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         own["versions"] = dict(self.versions)
-        schedule = self.schedule
-        written = schedule_to_json(schedule) if isinstance(schedule, Schedule) else dict(schedule)
-        return {**own, "key": asdict(self.key), "schedule": written}
+        return {**own, "key": asdict(self.key), "schedule": schedule_to_json(self.schedule)}
 
     @property
     def line(self) -> str:
@@ -119,21 +123,23 @@ def _key_from_json(data: Any) -> Key:
     return key
 
 
-def _schedule_of(record: Mapping[str, Any]) -> Callable[[Any], Any]:
+def _schedule_of(record: Mapping[str, Any]) -> Callable[[Any], Schedule]:
     """How its schedule is read; one for another version may be of a kind that is gone."""
     key = record["key"]
     is_ours = not isinstance(key, dict) or key.get("codegen") == str(VERSION)
-    return schedule_from_json if is_ours else _as_object
+    return schedule_from_json if is_ours else _unread
 
 
-def _as_object(data: Any) -> dict[str, Any]:
+def _unread(data: Any) -> Schedule:
     if not isinstance(data, dict):
         raise ValueError("schedule is no object")
-    return data
+    return UnreadSchedule(data)
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
     """The fields, and the class as `kind`."""
+    if isinstance(schedule, UnreadSchedule):
+        return dict(schedule.written)
     return {"kind": type(schedule).__name__, **asdict(schedule)}  # type: ignore[call-overload]
 
 
@@ -141,7 +147,8 @@ def schedule_from_json(data: Any) -> Schedule:
     """The schedule. ValueError when it is none of ours, BuildError when it leaves its domain."""
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ValueError("schedule is no object with a kind")
-    kinds = {kind.__name__: kind for kind in Schedule.__subclasses__()}
+    known = (kind for kind in Schedule.__subclasses__() if kind is not UnreadSchedule)
+    kinds = {kind.__name__: kind for kind in known}
     if data["kind"] not in kinds:
         raise ValueError(f"no schedule is a {data['kind']!r}: there are {', '.join(sorted(kinds))}")
     kind = kinds[data["kind"]]

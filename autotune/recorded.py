@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -86,7 +86,6 @@ class RecordedSchedules:
         key = key_of(kernel, target)
         table, taken = default, []
         for record in self.families.get(key.family, ()):
-            assert isinstance(record.schedule, Schedule)
             if not fits(record.schedule, kernel, target, size, *record.key.bounds):
                 self.findings.decline(kernel.template, f"{record.schedule} does not fit")
                 continue
@@ -147,18 +146,14 @@ def nearest(key: Key, records: Iterable[ScheduleRecord]) -> Key | None:
     None where no kernel of this template is recorded.
     """
     near = {record.key for record in records if record.key.template == key.template}
+    parts = {other: len(differences(key, other)) for other in near}
+    fewest = [other for other, count in parts.items() if count == min(parts.values())]
 
-    def distance(other: Key) -> tuple[int, int, str]:
-        changed = differences(key, other)
-        return len(changed), sum(_apart(key, other, part) for part in changed), other.digest
+    def distance(other: Key) -> tuple[int, str]:
+        lines = (set(re.split(r"\n|, ", "\n".join(astuple(each)))) for each in (key, other))
+        return len(set.symmetric_difference(*lines)), other.digest
 
-    return min(near, key=distance, default=None)
-
-
-def _apart(key: Key, other: Key, part: str) -> int:
-    """In how many lines, or items of a list, two keys differ in one of their parts."""
-    ours, theirs = (re.split(r"\n|, ", getattr(each, part)) for each in (key, other))
-    return len(set(ours) ^ set(theirs))
+    return min(fewest, key=distance, default=None)
 
 
 def load(path: Path | None, target: Target, *, near: bool = False) -> RecordedSchedules:

@@ -11,6 +11,7 @@ import pytest
 from tilewright.autotune.key import Key
 from tilewright.autotune.record import (
     ScheduleRecord,
+    UnreadSchedule,
     parse_lines,
     parse_record,
     schedule_from_json,
@@ -155,6 +156,7 @@ def test_schedules_come_back_as_they_were():
         ({"key": {**vars(KEY), "bucket": "2-16"}}, "'2-16' is no bucket"),
         ({"schedule": "os.system('true')"}, "schedule is no object with a kind"),
         ({"schedule": {"kind": "Popen"}}, "no schedule is a 'Popen'"),
+        ({"schedule": {"kind": "UnreadSchedule", "written": {}}}, "no schedule is a 'UnreadSch"),
         ({"schedule": {"kind": "RunSchedule"}}, "RunSchedule has no block"),
         ({"schedule": {"kind": "RunSchedule", "block": True}}, "RunSchedule.block is True"),
         ({"schedule": {"kind": "RunSchedule", "block": 5}}, "block=5 is outside the domain"),
@@ -201,6 +203,7 @@ def test_a_schedule_of_another_version_is_left_as_it_is(file):
         "schedule": {"kind": "Gone"},
     }
     record = parse_record(json.dumps(old), "x")
-    assert record.schedule == {"kind": "Gone"}
+    assert record.schedule == UnreadSchedule({"kind": "Gone"})
+    assert record.to_json()["schedule"] == {"kind": "Gone"}
     file.add([record.stored])
     assert read(file) == [record]
