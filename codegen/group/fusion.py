@@ -59,6 +59,7 @@ class Fusion:
         self.repeat_casts()
         self.take_epilogues()
         self.place_statistics()
+        self.join_reductions()
         self.grow_reductions()
         self.merge_pointwise()
         Siblings(self.graph, self.groups, self.findings, self.target).run()
@@ -230,6 +231,19 @@ class Fusion:
                 self.refuse("prologue", problem, node.results[0])
 
     # ---- reductions take what surrounds them ----
+
+    def join_reductions(self) -> None:
+        """Reductions of the same rows of one value  ->  one kernel, which reads it once"""
+        first: dict[Value, Group] = {}
+        for group in self.groups.all():
+            node = group.anchor
+            if node.op.kind != "reduce" or not self.groups.alone(node):
+                continue
+            value = node.operands[0]
+            into = first.setdefault(value, group)
+            if into is not group:
+                problem = into.template.why_not(into, node)
+                self.join("reduction", into, group, problem, value, f"{node.op.name}: ")
 
     def grow_reductions(self) -> None:
         """A reduction, others of the same rows, what comes before and after  ->  one kernel"""

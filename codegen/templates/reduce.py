@@ -14,7 +14,7 @@ from ...ir.types import i64
 from ..cost import scaled
 from ..elements import index_facts, loads_of
 from ..forward import forward_index, store_at, trailing_views
-from ..groups import Group, spread, squeezed
+from ..groups import Group, Groups, spread, squeezed
 from ..inline import Inliner, build_scalar
 from ..loops import (
     Axis,
@@ -85,9 +85,14 @@ class ReduceTemplate(Template):
     def why_not(self, group: Group, node: Node) -> str | None:
         if node is group.anchor:
             return None
-        if group.follows(node):
+        is_beside = node.op.kind == "reduce" and node.operands == group.anchor.operands
+        if is_beside or group.follows(node):
             return Rows(group).why_not(node)
-        return None if node.op.kind == "elementwise" else f"{node.op.name} before a reduction"
+        if node.op.kind != "elementwise":
+            return f"{node.op.name} before a reduction"
+        if Rows(group).are_swept_again(PERSISTENT) and _is_made_with_effort(group.groups, node):
+            return "an expensive value would be computed again in each sweep of a row"
+        return None
 
     def why_not_stored(self, group: Group, node: Node) -> str | None:
         return None if Rows(group).stores(node) else "it is half a row"
@@ -115,6 +120,15 @@ class ReduceTemplate(Template):
             table.append((first, most, cut(part, whole, most, facts, target)))
             first = most + 1
         return settled(rows, merged([*table, (first, None, whole)]), facts)
+
+
+def _is_made_with_effort(groups: Groups, node: Node) -> bool:
+    """Whether an expensive operation makes a value, or cheap ones of what one makes."""
+    if node.op.kind != "elementwise" or groups.of[node].template.grows_over != "anything":
+        return False
+    return node.op.cost == "expensive" or any(
+        _is_made_with_effort(groups, each) for each in groups.producers(node)
+    )
 
 
 class _RowLowering:

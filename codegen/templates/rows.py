@@ -1,6 +1,7 @@
 """Which nodes run over the same rows as a reduction: what a kernel over rows may hold."""
 
 from ...ir.axes import Along, Axes
+from ...ir.dim import product
 from ...ir.graph import Node, Value
 from ..groups import Group, squeezed
 from .template import orders_elements
@@ -46,6 +47,21 @@ class Rows:
     def stores(self, node: Node) -> bool:
         """Whether a result has the shape of the rows' values, or of all that is reduced."""
         return squeezed(node.results[0].shape) in (self.rows, self.whole)
+
+    def are_swept_again(self, most: int) -> bool:
+        """Whether rows of more than `most` elements are read again once a reduction is known."""
+        size = product(self.shape[i] for i in self.reduced)
+        if isinstance(size, int) and size <= most:
+            return False
+        later: set[Value] = set()
+        for node in sorted(self.group.nodes, key=self.group.groups.place.__getitem__):
+            combines = node.op.kind in ("reduce", "composite")
+            is_later = not later.isdisjoint(node.operands)
+            if is_later and (combines or squeezed(node.results[0].shape) == self.whole):
+                return True
+            if is_later or combines:
+                later.update(node.results)
+        return False
 
     def is_part_of_row(self, node: Node) -> bool:
         """Whether a result has the rows and part of the reduced axis (a half, say)."""
