@@ -14,7 +14,16 @@ from ..elements import index_facts, loads_of
 from ..groups import Group
 from ..inline import Inliner
 from ..loops import Axis, LoopKernel, Pointwise, Store
-from .template import WARPS, Bucket, Schedule, Template, clip, declare_axes, powers_of_2
+from .template import (
+    WARPS,
+    Bucket,
+    Schedule,
+    Template,
+    clip,
+    declare_axes,
+    merged,
+    powers_of_2,
+)
 
 FEW = 1 << 17  # elements, on sm_90, of which narrow programs leave fewer cores idle
 LEAST_RUN = 16  # neighbours along an axis that are worth a side of a tile
@@ -63,11 +72,12 @@ class PointwiseTemplate(Template):
         total = sum(map(self.points, kernel.parts))
         # few elements: more programs rather than wide ones
         few, facts = scaled(FEW, target), index_facts(kernel, ())
-        small, large = PointwiseSchedule(256, 4), PointwiseSchedule(1024, 4)
+        small, large, most = (PointwiseSchedule(block, 4) for block in (256, 1024, 2048))
         if any(crossing(part, facts) is not None for part in kernel.parts):
-            small, large = PointwiseSchedule(1024, 4), PointwiseSchedule(4096, 4)
-        table: list[Bucket] = [(0, few, small), (few + 1, None, large)]
-        return total, clip(table, facts, total)
+            small, large, most = (PointwiseSchedule(block, 4) for block in (1024, 4096, 4096))
+        many = few * 8
+        table: list[Bucket] = [(0, few, small), (few + 1, many, large), (many + 1, None, most)]
+        return total, clip(merged(table), facts, total)
 
 
 def crossing(part: Pointwise, facts: Facts) -> Axis | None:

@@ -42,28 +42,30 @@ from .template import (
 )
 
 PERSISTENT = 32768  # the longest row that a program holds whole: half of 65536 registers
-PROGRAMS = 2112  # that keep sm_90 reading: 16 a core. Fewer long rows are cut, so that there are
+# programs that keep sm_90 reading, along rows and across them: fewer are given pieces of long rows
+PROGRAMS = {False: 2112, True: 1056}
+MANY_ROWS = 1024  # on sm_90, of which programs with fewer threads fill the cores
 FEW_ROWS = (32, 256)  # bounds of buckets, on sm_90, of which each cuts its rows into as many pieces
+MOST_PIECES = 4096
 LONG = 16384  # what longer rows have more of is cut, in pieces of `LEAST_PIECE` at least
 HELD = 8192  # and held by a program up to this length
 LEAST_PIECE = {False: 512, True: 128}  # along a row, and across rows, where a program has many
 TILE = 4096  # elements that a program sweeps at once
-ACROSS = (8, 128)  # neighbours across rows that fill what memory moves at once, and that suffice
+ACROSS = (8, 64)  # neighbours across rows that fill what memory moves at once, and that suffice
 
 
 @dataclass(frozen=True)
 class ReduceSchedule(Schedule):
     """`rows` rows a program; the axis in one tile (`is_persistent`) or in steps of `block`.
 
-    `splits` > 1: each row is cut into that many pieces, joined by a launch after. `programs` > 0:
-    so many take row after row, the next one on its way while they compute.
+    `splits` > 1: each row is cut into that many pieces, joined by a launch after.
     """
 
     domain: ClassVar = {
         "rows": powers_of_2(1, 128),
         "block": powers_of_2(1, PERSISTENT),
         "num_warps": (*WARPS, 32),
-        "splits": range(1, PROGRAMS + 1),
+        "splits": range(1, MOST_PIECES + 1),
     }
 
     rows: int
@@ -71,7 +73,6 @@ class ReduceSchedule(Schedule):
     is_persistent: bool
     num_warps: int = 4
     splits: int = 1
-    programs: int = 0
 
 
 class ReduceTemplate(Template):
@@ -229,11 +230,10 @@ def reduce_schedule(part: Reduce, facts: Facts, target: Target = REFERENCE) -> R
     most = target.max_threads // target.warp_size
     if length is not None and length <= whole:
         rows = 1 if length >= 1024 else min(1024 // length, 128)
-        if length <= LONG:
-            return ReduceSchedule(rows, length, True, min(warps(rows * length), most))
-        # one program a core: it reads the next row while it computes
-        programs = target.num_cores if target.has_async_copies else 0
-        return ReduceSchedule(1, length, True, min(32, most), programs=programs)
+        count = warps(rows * length) if length <= LONG else 32
+        if facts.hint(product(a.extent for a in part.rows)) >= scaled(MANY_ROWS, target):
+            count = min(count, max(length // 1024, 4))  # fewer wait for each other, more have work
+        return ReduceSchedule(rows, length, True, min(count, most))
     likely = facts.hint(part.axis.extent)
     block = min(max(power_of_2(likely), 128), TILE)
     rows = 1 if block >= 1024 else 4
@@ -253,13 +253,16 @@ def _across_schedule(
         pieces = max(facts.hint(part.axis.extent) // LEAST_PIECE[True], 1)
     elif length is not None and whole // length >= min(least, count):
         rows = min(whole // length, max(TILE // length, 2 * least), count)
-        held = rows * length
-        return ReduceSchedule(rows, length, True, warps(held) if held <= LONG else 32)
+        count = warps(rows * length) if rows * length <= LONG else 32
+        most = target.max_threads // target.warp_size
+        return ReduceSchedule(rows, length, True, min(count, most))
     # narrower where there are too few programs
-    rows = min(max(least, count * pieces // scaled(PROGRAMS, target)), enough, count)
+    rows = min(max(least, count * pieces // scaled(PROGRAMS[True], target)), enough, count)
+    if length is not None:
+        rows = max(rows, min(TILE // 8 // length, count))
     rows = power_of_2(rows)
-    block = min(TILE // rows, length or TILE)
-    return ReduceSchedule(rows, block, block == length, warps(rows * block))
+    block = min((2 if is_one_sweep(part) else 1) * TILE // rows, length or TILE)
+    return ReduceSchedule(rows, block, block == length, min(warps(rows * block), 8))
 
 
 def cut(
@@ -268,7 +271,8 @@ def cut(
     """The schedule `whole`, with rows in pieces where there are `rows` of them at most."""
     length, is_across = facts.hint(part.axis.extent), is_strided(part)
     programs = ceildiv(max(rows, 1), whole.rows)
-    splits = min(scaled(PROGRAMS, target) // programs, length // LEAST_PIECE[is_across])
+    wanted = min(scaled(PROGRAMS[is_across], target), MOST_PIECES) // programs
+    splits = min(wanted, length // LEAST_PIECE[is_across])
     if splits < 2 or not (is_across or length > LONG):
         return whole
     # equal pieces, where a number like that gives them

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
-from ...ir.dim import Dim, ceildiv, minimum, product, symbols_of
+from ...ir.dim import Dim, ceildiv, product, symbols_of
 from ...ir.types import DType
 from ..elements import loads_of
 from ..loops import LoopKernel, Reduce, Reduction
@@ -33,41 +33,28 @@ class ReduceEmitter(Emitter):
         self.refs: dict[str, Val] = {}
 
     def emit(self) -> tuple[Dim, ...]:
-        rows, programs = self.schedule.rows, self.schedule.programs
-        total = product(a.extent for a in self.part.rows)
-        tiles = ceildiv(total, rows)
-        if not programs:
-            self.rows_at("tl.program_id(0)", total)
-            return (tiles,)
-        count = self.scalars.dim(tiles).text
-        loop = f"tl.range(tl.program_id(0), {count}, tl.num_programs(0), num_stages=2)"
-        # whatever a row needs is read with it: registers are for the row
-        with self.body.block(f"for tile in {loop}:", is_conditional=True):
-            self.rows_at("tile", total)
-        return (minimum(tiles, programs),)
-
-    def rows_at(self, tile: str, total: Dim) -> None:
-        """All of a tile of rows."""
         rows, block = self.schedule.rows, self.schedule.block
+        total = product(a.extent for a in self.part.rows)
         if rows == 1:
-            row = AxisVar(self.body.name(tile, prefix="row"))
+            row = AxisVar(self.body.name("tl.program_id(0)", prefix="row"))
         else:
-            row = self.scalars.span(f"{tile} * {rows}", rows, ROWS, total, "row")
+            row = self.scalars.span(f"tl.program_id(0) * {rows}", rows, ROWS, total, "row")
         self.rows = self.scalars.split(self.part.rows, row)
         self.shape = [rows, block]
         lanes = self.body.name(f"tl.arange(0, {block})[None, :]", prefix="lane")
-        if not self.schedule.is_persistent:
+        if self.schedule.is_persistent:
+            # one tile there always is, also over nothing
+            is_full = self.facts.proved_eq(self.part.axis.extent, block)
+            mask = None if is_full else self.scalars.below(lanes, self.part.axis.extent)
+            tile = self.tile(lanes, mask)
+            for phase in self.part.phases:
+                for reduction in phase:
+                    self.whole(reduction, tile)
+            self.row_stores()
+            tile.write(self.part.stores)
+        else:
             self.sweep_all(lanes)
-            return
-        # one tile there always is, also over nothing
-        is_full = self.facts.proved_eq(self.part.axis.extent, block)
-        mask = None if is_full else self.scalars.below(lanes, self.part.axis.extent)
-        env = self.tile(lanes, mask)
-        for phase in self.part.phases:
-            for reduction in phase:
-                self.whole(reduction, env)
-        self.row_stores()
-        env.write(self.part.stores)
+        return (ceildiv(total, rows),)
 
     # ---- the axis ----
 
