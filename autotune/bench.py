@@ -17,6 +17,7 @@ from .tasks import weight
 
 TICK_SECONDS = 1.0
 BORDERS = 0.125  # of the budget is left for borders of buckets
+LEAST_SECONDS = 5.0  # of a task: less is spent on its data and its default schedule
 EVEN = 0.5  # of the budget is shared evenly, the rest by what kernels cost
 
 
@@ -94,7 +95,7 @@ class Session:
         kept = BORDERS * self.budget.seconds
         while left and (seconds := self.seconds_left - kept) > 0:
             key = next(iter(left))
-            share = shares(left, seconds)[key]
+            share = max(shares(left, seconds)[key], min(LEAST_SECONDS, seconds))
             del left[key]
             yield key, attempt(self.tuner, tasks[key], self.budget, share)
 

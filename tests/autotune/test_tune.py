@@ -141,6 +141,13 @@ def test_no_budget_tunes_nothing(file):
     assert file.lines() == []
 
 
+def test_a_task_has_time_enough_to_begin(file):
+    stand_in = StandIn()
+    tune(tasks(64), stand_in.bench, file, Budget(8.0))
+    given = [seconds for _, seconds, _ in stand_in.asked]
+    assert given == pytest.approx([5.0] * 3 + [7.0], abs=0.5)  # one is for borders
+
+
 def test_time_is_shared_evenly_and_by_cost():
     given = shares({"a": 3.0, "b": 1.0, "c": 0.0}, 12.0)
     assert given == pytest.approx({"a": 6.5, "b": 3.5, "c": 2.0})
