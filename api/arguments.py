@@ -9,7 +9,6 @@ from torch.utils import _pytree as pytree
 
 from ..frontend.dtypes import FROM_TORCH, TO_TORCH
 from ..ir.errors import DeviceError, ShapeError, UnsupportedModel
-from ..runtime.device import Device
 from ..runtime.dlpack import View, view_of
 from .callable_module import without_history
 
@@ -53,20 +52,17 @@ def _problem(x: torch.Tensor) -> tuple[str, str] | None:
     return None
 
 
-def tensor_view(value: Any, device: Device) -> Any:
+def tensor_view(value: Any) -> Any:
     """A tensor where it lies, as `runtime/dlpack.py` would find it; other values as they are.
 
-    Capsules take longer than a small kernel. The device waits for torch's stream where it has to.
+    Capsules take longer than a small kernel. On a GPU nothing has waited for torch's stream yet.
     """
-    dtype = FROM_TORCH.get(value.dtype) if isinstance(value, torch.Tensor) else None
-    if dtype is None or value.is_neg():
+    is_seen = isinstance(value, torch.Tensor) and value.dtype in FROM_TORCH
+    if not is_seen or value.is_neg() or not (value.is_cpu or value.is_cuda):
         return without_history(value)
     place = (1, 0) if value.is_cpu else (2, value.get_device())
-    if not value.is_cpu:
-        if not value.is_cuda or place != device.dlpack_device:
-            return without_history(value)
-        device.wait_for(torch.cuda.current_stream(value.device).cuda_stream)
     strides = None if value.is_contiguous() else value.stride()
+    dtype = FROM_TORCH[value.dtype]
     return View(value.data_ptr(), tuple(value.shape), strides, dtype, place, value)
 
 

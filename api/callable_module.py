@@ -165,9 +165,13 @@ class CallableModule:
         """Make a variant for the call, or raise. -> how many were made."""
         raise NotImplementedError
 
-    def _as_array(self, value: Any, executable: Executable) -> Any:
+    def _as_array(self, value: Any) -> Any:
         """An input as the executable takes it."""
         return without_history(value)
+
+    def _outputs(self, executable: Executable, arrays: Sequence[Any]) -> list[Array]:
+        """What the executable gives, once it is there."""
+        return executable(*arrays)
 
     def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
         """The outputs as arrays of the library that the caller uses."""
@@ -181,13 +185,13 @@ class CallableModule:
         assert executable is not None, "a call opens the device first"
         variant.used = next(self._ticks)
         check_apart(inputs, [name for name, _ in variant.signature.written])
-        arrays = [self._as_array(inputs[name], executable) for name in variant.program.inputs]
+        arrays = [self._as_array(inputs[name]) for name in variant.program.inputs]
         if variant.program.states:
             with self._lock:
                 self._move_states(variant, executable)
-                outputs = executable(*arrays)
+                outputs = self._outputs(executable, arrays)
         else:
-            outputs = executable(*arrays)
+            outputs = self._outputs(executable, arrays)
         for name, index in variant.signature.written:
             write_back(inputs[name], outputs[index])
         return variant.signature.restore(self._given(outputs, inputs))

@@ -23,6 +23,7 @@ from ..ir.errors import (
 from ..ir.signature import Signature
 from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
+from ..runtime.dlpack import View
 from ..runtime.executable import Executable
 from .arguments import (
     changed_axes,
@@ -101,15 +102,25 @@ class CompiledModule(CompilingModule):
         if not all(map(is_plain, inputs.values())):
             check_tensors(arguments.arguments)
 
-    def _as_array(self, value: Any, executable: Executable) -> Any:
-        return tensor_view(value, executable.device)
+    def _as_array(self, value: Any) -> Any:
+        return tensor_view(value)
+
+    def _outputs(self, executable: Executable, arrays: Sequence[Any]) -> list[Array]:
+        """As torch's own operations, behind what its stream was told, and not waited for."""
+        device = executable.device
+        is_here = [isinstance(x, View) and x.device == device.dlpack_device for x in arrays]
+        if device.kind == "cpu" or not any(is_here):
+            return executable(*arrays)
+        stream = torch.cuda.current_stream(device.dlpack_device[1]).cuda_stream
+        device.wait_for(stream)
+        return executable(*arrays, consumer=stream if all(is_here) else None)
 
     def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
         if inputs and torch_of(inputs.values()) is None:
             return [output.numpy() for output in outputs]
         if not self.target.is_gpu:  # where nothing has to be said of devices
             return [from_numpy(output.numpy()) for output in outputs]
-        return [torch.from_dlpack(output) for output in outputs]
+        return [torch.from_dlpack(output.capsule()) for output in outputs]
 
     def _make(self, missed: Missed) -> int:
         check_tensors(missed.arguments.arguments)

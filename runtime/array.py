@@ -73,6 +73,11 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]:
         return CPU if self._host is not None else self._device.dlpack_device
 
+    def capsule(self) -> Any:
+        """A DLPack capsule for memory of a device, where nobody has to wait for its content."""
+        device = self._device.dlpack_device
+        return capsule_of(View(self.address, self.shape, None, self.dtype, device, self._memory))
+
     def __dlpack__(
         self,
         *,
@@ -89,8 +94,7 @@ class Array:
         if copy:
             raise BufferError("a copy on the device is the consumer's to make")
         self._device.synchronize()
-        device = self._device.dlpack_device
-        return capsule_of(View(self.address, self.shape, None, self.dtype, device, self._memory))
+        return self.capsule()
 
     def __repr__(self) -> str:
         where = "cpu" if self._device is None else self._device.name

@@ -125,6 +125,9 @@ class CpuDevice:
     def wait_for(self, stream: int) -> None:
         """See Device. A CPU has no streams."""
 
+    def hand_over(self, stream: int) -> None:
+        """See Device."""
+
     def enter(self) -> None:
         """See Device. A CPU is there in every thread and process."""
 

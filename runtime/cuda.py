@@ -108,7 +108,7 @@ class CudaDevice:
             self.driver.cuMemPoolSetAttribute(pool, threshold, self.driver.cuuint64_t(KEPT_BYTES))
         )
         total = self.check(self.driver.cuMemGetInfo())[1]
-        self._others = self._new_event()
+        self._mark = self._new_event()  # a wait for it is for what it was recorded after then
         self._spares = SpareMemory(int(total) // SPARE_SHARE, self._free)
         tell_after_fork(self)
 
@@ -188,8 +188,14 @@ class CudaDevice:
     def wait_for(self, stream: int) -> None:
         """Do what comes next after what another stream was told so far."""
         self.enter()
-        self.check(self.driver.cuEventRecord(self._others, stream))
-        self.check(self.driver.cuStreamWaitEvent(self._raw_stream, self._others, 0))
+        self.check(self.driver.cuEventRecord(self._mark, stream))
+        self.check(self.driver.cuStreamWaitEvent(self._raw_stream, self._mark, 0))
+
+    def hand_over(self, stream: int) -> None:
+        """Let another stream do what it is told next after all told so far."""
+        self.enter()
+        self.check(self.driver.cuEventRecord(self._mark, self._raw_stream))
+        self.check(self.driver.cuStreamWaitEvent(stream, self._mark, 0))
 
     def _spare(self, size: int, address: int) -> None:
         if not self._is_forked:

@@ -120,6 +120,10 @@ class Device(Protocol):
         """Do what comes next after what another stream of this device was told so far."""
         ...
 
+    def hand_over(self, stream: int) -> None:
+        """Let another stream of this device do what it is told next after all told so far."""
+        ...
+
     def enter(self) -> None:
         """Make the device current in this thread. DeviceError in a process that cannot use it."""
         ...

@@ -114,12 +114,16 @@ class Executable:
 
     # ---- running -----------------------------------------------------------------------------
 
-    def __call__(self, *inputs: Any, out: Sequence[Any] | None = None) -> list[Array]:
+    def __call__(
+        self, *inputs: Any, out: Sequence[Any] | None = None, consumer: int | None = None
+    ) -> list[Array]:
         """Run with arrays in the program's order. -> new arrays, or `out` filled.
 
         ShapeError lists every argument of a wrong rank or dtype, DimError every size that does not
         fit; IndexOutOfRange and DivisionByZero say which data the program has no result for. States
-        are updated in place. When this returns the device is done.
+        are updated in place. When this returns the device is done; or, with the stream `consumer`
+        on which inputs and outputs are used from then on, that stream will wait for it, unless the
+        program has data to check.
         """
         self.device.enter()
         stream = self.device.dlpack_stream
@@ -134,7 +138,10 @@ class Executable:
             self._copy_out(bound, results)
             # the inputs are the caller's again when this returns: their owner may be a library with
             # a stream of its own, which would not wait for ours
-            self.device.synchronize()
+            if consumer is None or self.program.checks:
+                self.device.synchronize()
+            else:
+                self.device.hand_over(consumer)
             del kept
             self.faults.raise_first()
         return results if out is None else list(out)

@@ -288,6 +288,19 @@ def test_copies_beside_the_host_are_waited_for_one_by_one(fake):
     assert calls == ["wait", "free host memory"]
 
 
+def test_streams_wait_for_each_other(fake):
+    """Each time through an event that is recorded anew: what waited for it before is not moved."""
+    told, driver, own = [], fake.driver, fake.device.dlpack_stream
+    driver.cuEventRecord = lambda event, stream: told.append(("record", event, stream)) or (0,)
+    driver.cuStreamWaitEvent = lambda stream, event, _: told.append(("wait", event, stream)) or (0,)
+    fake.device.wait_for(5)
+    fake.device.hand_over(6)
+    mark = told[0][1]
+    assert told == [
+        ("record", mark, 5), ("wait", mark, own), ("record", mark, own), ("wait", mark, 6)
+    ]  # fmt: skip
+
+
 def test_binaries_are_unloaded_after_all_that_uses_them(fake):
     made = program()
     module = fake.device.load(made)
@@ -513,3 +526,23 @@ def test_an_index_out_of_range_is_an_error_and_not_a_crash(gpu):
         np.testing.assert_array_equal(exe(x, good)[0].numpy(), x[good])
         prepared.run({"x": x, "i": good})
         np.testing.assert_array_equal(prepared.output(0), x[good])
+
+
+@pytest.mark.gpu
+def test_calls_in_a_row_are_ordered_with_torch(gpu):
+    """Nothing is waited for on the host: results are used, dropped and written over at once."""
+    torch = pytest.importorskip("torch")
+    import tilewright
+
+    module = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()).eval().cuda()
+    x = torch.randn(4096, 512, device="cuda")
+    with torch.no_grad():
+        compiled = tilewright.compile(module, (x,), target=gpu.target)
+        expected = [module(x * n).sum(1) for n in range(20)]
+        for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                found = [compiled(x * n).sum(1) for n in range(20)]
+            torch.cuda.synchronize()
+            for one, right in zip(found, expected):
+                torch.testing.assert_close(one, right, rtol=1e-3, atol=1e-3)

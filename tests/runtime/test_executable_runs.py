@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tilewright.ir.errors import OutOfMemory
+from tilewright.ir.program import DataCheck
 from tilewright.ir.switches import switches
 from tilewright.ir.target import cpu
 from tilewright.runtime.cpu import CpuDevice
@@ -37,6 +38,21 @@ def test_threads_come_from_the_switch(exe, rng):
     with switches(threads=77), pytest.raises(OutOfMemory, match="kernels' scratch") as caught:
         exe(*inputs(rng, 1))
     assert "needed: 1,234 bytes" in str(caught.value)
+
+
+def test_a_consumer_waits_in_place_of_the_host(exe, rng, monkeypatch):
+    """Unless the program has data to check, of which the host has to be told."""
+    given, told = inputs(rng, 3), []
+    exe(*given)  # has its memory now
+    monkeypatch.setattr(exe.device, "hand_over", lambda stream: told.append(stream))
+    monkeypatch.setattr(exe.device, "synchronize", lambda: told.append("done"))
+    exe(*given)
+    assert told == ["done"]
+    exe(*given, consumer=7)
+    assert told == ["done", 7]
+    exe.program = replace(exe.program, checks=(DataCheck("gather"),))
+    exe(*given, consumer=7)
+    assert told == ["done", 7, "done"]
 
 
 def test_two_threads_take_turns(library, rng):
