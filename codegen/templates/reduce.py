@@ -42,16 +42,23 @@ from .template import (
 )
 
 PERSISTENT = 32768  # the longest row that a program holds whole: half of 65536 registers
-# programs that keep sm_90 reading, along rows and across them: fewer are given pieces of long rows
-PROGRAMS = {False: 2112, True: 1056}
+LONG, HELD = 16384, 8192  # the longest that is not cut, and of its pieces the longest that is held
+TILE = 4096  # elements that a program sweeps at once
+SIDE_BY_SIDE = (8, 64)  # neighbours across rows: what memory moves at once, and what suffices
 MANY_ROWS = 1024  # on sm_90, of which programs with fewer threads fill the cores
 FEW_ROWS = (32, 256)  # bounds of buckets, on sm_90, of which each cuts its rows into as many pieces
-MOST_PIECES = 4096
-LONG = 16384  # what longer rows have more of is cut, in pieces of `LEAST_PIECE` at least
-HELD = 8192  # and held by a program up to this length
-LEAST_PIECE = {False: 512, True: 128}  # along a row, and across rows, where a program has many
-TILE = 4096  # elements that a program sweeps at once
-ACROSS = (8, 64)  # neighbours across rows that fill what memory moves at once, and that suffice
+MOST_ROWS, MOST_PIECES = 128, 4096
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How rows are cut: so that there are `programs`, on sm_90, each with `least` of a row."""
+
+    programs: int
+    least: int
+
+
+ALONG, ACROSS = _Cut(2112, 512), _Cut(1056, 128)  # 16 programs a core, and 8 of several rows each
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class ReduceSchedule(Schedule):
     """
 
     domain: ClassVar = {
-        "rows": powers_of_2(1, 128),
+        "rows": powers_of_2(1, MOST_ROWS),
         "block": powers_of_2(1, PERSISTENT),
         "num_warps": (*WARPS, 32),
         "splits": range(1, MOST_PIECES + 1),
@@ -229,7 +236,7 @@ def reduce_schedule(part: Reduce, facts: Facts, target: Target = REFERENCE) -> R
         return _across_schedule(part, length, whole, facts, target)
     most = target.max_threads // target.warp_size
     if length is not None and length <= whole:
-        rows = 1 if length >= 1024 else min(1024 // length, 128)
+        rows = 1 if length >= 1024 else min(1024 // length, MOST_ROWS)
         count = warps(rows * length) if length <= LONG else 32
         if facts.hint(product(a.extent for a in part.rows)) >= scaled(MANY_ROWS, target):
             count = min(count, max(length // 1024, 4))  # fewer wait for each other, more have work
@@ -246,20 +253,20 @@ def _across_schedule(
     part: Reduce, length: int | None, whole: int, facts: Facts, target: Target
 ) -> ReduceSchedule:
     """Neighbouring rows side by side, held where a second sweep would read them again."""
-    least, enough = ACROSS
+    least, enough = SIDE_BY_SIDE
     count = power_of_2(facts.hint(product(a.extent for a in part.rows)))
     pieces = 1
     if is_one_sweep(part):
-        pieces = max(facts.hint(part.axis.extent) // LEAST_PIECE[True], 1)
+        pieces = max(facts.hint(part.axis.extent) // ACROSS.least, 1)
     elif length is not None and whole // length >= min(least, count):
-        rows = min(whole // length, max(TILE // length, 2 * least), count)
+        rows = min(whole // length, max(TILE // length, 2 * least), count, MOST_ROWS)
         count = warps(rows * length) if rows * length <= LONG else 32
         most = target.max_threads // target.warp_size
         return ReduceSchedule(rows, length, True, min(count, most))
     # narrower where there are too few programs
-    rows = min(max(least, count * pieces // scaled(PROGRAMS[True], target)), enough, count)
+    rows = min(max(least, count * pieces // scaled(ACROSS.programs, target)), enough, count)
     if length is not None:
-        rows = max(rows, min(TILE // 8 // length, count))
+        rows = max(rows, min(TILE // 8 // length, count, MOST_ROWS))
     rows = power_of_2(rows)
     block = min((2 if is_one_sweep(part) else 1) * TILE // rows, length or TILE)
     return ReduceSchedule(rows, block, block == length, min(warps(rows * block), 8))
@@ -271,8 +278,9 @@ def cut(
     """The schedule `whole`, with rows in pieces where there are `rows` of them at most."""
     length, is_across = facts.hint(part.axis.extent), is_strided(part)
     programs = ceildiv(max(rows, 1), whole.rows)
-    wanted = min(scaled(PROGRAMS[is_across], target), MOST_PIECES) // programs
-    splits = min(wanted, length // LEAST_PIECE[is_across])
+    how = ACROSS if is_across else ALONG
+    wanted = min(scaled(how.programs, target), MOST_PIECES) // programs
+    splits = min(wanted, length // how.least)
     if splits < 2 or not (is_across or length > LONG):
         return whole
     # equal pieces, where a number like that gives them
