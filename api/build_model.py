@@ -209,6 +209,7 @@ def pipeline_of(request: Request) -> tuple["Pass", ...]:
         page_size=PAGE_SIZE,
         kv_dtype=request.kv_dtype,
         max_tokens=MAX_STEP_TOKENS,
+        stacks=request.target.has_tile_copies,
     )
 
 

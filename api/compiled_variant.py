@@ -33,10 +33,10 @@ class CompiledVariant(ModuleProgram):
     states: Mapping[str, np.ndarray]  # first values of buffers that the module writes
 
 
-def pipeline_of(options: Mapping[str, Any]) -> tuple[Pass, ...]:
+def pipeline_of(options: Mapping[str, Any], target: Target) -> tuple[Pass, ...]:
     """The passes that `compile` runs with these options."""
     narrow = options.get("weights_dtype")
-    return dense(None if narrow is None else DTYPES[narrow])
+    return dense(None if narrow is None else DTYPES[narrow], target.has_tile_copies)
 
 
 def make_variant(
@@ -46,7 +46,7 @@ def make_variant(
     compiled = compile_graph(
         imported.graph,
         imported.weights,
-        pipeline_of(options),
+        pipeline_of(options, target),
         target,
         records=options.get("records"),
     )

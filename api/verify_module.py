@@ -241,7 +241,7 @@ def _suspect(
     return _imported_otherwise(module, imported, arguments, theirs) or bisect(
         imported.graph,
         imported.weights,
-        pipeline_of(compiled._options),
+        pipeline_of(compiled._options, compiled.target),
         compiled.target,
         arguments,
     )

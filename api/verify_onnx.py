@@ -83,7 +83,7 @@ def verify_onnx(
             suspect = bisect(
                 imported.graph,
                 imported.weights,
-                pipeline_of(compiled._options),
+                pipeline_of(compiled._options, compiled.target),
                 compiled.target,
                 _arguments(imported, wrong),
             )

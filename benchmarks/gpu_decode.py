@@ -56,7 +56,9 @@ def compile_program(layers: int, target: str, results: dict):
     model = empty_module(config(layers), bf16, "the benchmark")
     captured = capture_causal_lm(model, dtype=bf16)
     captured_at = time.time()
-    pipeline = language_model(bf16, page_size=PAGE_SIZE, max_tokens=8192, samples=False)
+    pipeline = language_model(
+        bf16, page_size=PAGE_SIZE, max_tokens=8192, samples=False, stacks=True
+    )
     result = passes.run(captured.graph, pipeline)
     passed_at = time.time()
     program = build(result.graph, get_target(target), kv=result.kv)

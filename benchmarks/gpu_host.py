@@ -37,7 +37,7 @@ def executable(layers: int, device: CudaDevice, pages: int) -> Executable:
     captured = capture_causal_lm(
         empty_module(decode.config(layers), bf16, "the benchmark"), dtype=bf16
     )
-    pipeline = language_model(bf16, page_size=decode.PAGE_SIZE, max_tokens=8192)
+    pipeline = language_model(bf16, page_size=decode.PAGE_SIZE, max_tokens=8192, stacks=True)
     result = passes.run(captured.graph, pipeline)
     program = build(result.graph, get_target(device.target), kv=result.kv)
     weights = decode.weights_of(program, decode.random_model(layers))

@@ -100,17 +100,17 @@ def _nodes(p: Projection) -> Iterator[Node]:
     yield node
 
 
-def _stacked(b: Rebuilder, weights: list[Value]) -> Value:
+def stacked(b: Rebuilder, weights: list[Value]) -> Value:
     """The rows of all; casts that all of them have come last, so that they stay stored narrow."""
     inner = [w.node.operands[0] for w in weights if w.node is not None and w.node.op.is_cast]
     if len(inner) == len(weights) and len({w.dtype for w in inner}) == 1:
-        return b.cast(_stacked(b, inner), dtype=weights[0].dtype)
+        return b.cast(stacked(b, inner), dtype=weights[0].dtype)
     return b.concat(*weights, axis=0)
 
 
 def _merge(b: Rebuilder, group: list[Projection]) -> None:
     matmuls = [p.matmul for p in group]
-    w = _stacked(b, [b[m.operands[1]] for m in matmuls])
+    w = stacked(b, [b[m.operands[1]] for m in matmuls])
     y = b.matmul(b[matmuls[0].operands[0]], w, transpose_w=True)
     sizes = [m.results[0].shape[-1] for m in matmuls]
     if group[0].scale is not None:

@@ -28,6 +28,7 @@ from .page_kv import PageKv
 from .sample_tokens import SampleTokens
 from .scale_sums import ScaleSums
 from .split_prepare import SplitPrepare
+from .stack_weights import StackWeights
 from .store_weights import StoreWeights
 from .take_chosen_tokens import TakeChosenTokens
 from .turn_weights import TurnWeights
@@ -61,8 +62,11 @@ def recognize() -> tuple[Pass, ...]:
     )
 
 
-def lower(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
-    """From recognized ops to what kernels are made of: the end of every pipeline."""
+def lower(weight_dtype: DType | None = None, stacks: bool = False) -> tuple[Pass, ...]:
+    """From recognized ops to what kernels are made of: the end of every pipeline.
+
+    `stacks`: for a device that copies tiles of two weights by one instruction.
+    """
     return (
         *((StoreWeights(weight_dtype),) if weight_dtype is not None else ()),
         Decompose(),
@@ -70,18 +74,19 @@ def lower(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
         Canonicalize(),
         CommonSubexpressions(),
         DeadCode(),
+        *((StackWeights(),) if stacks else ()),  # which simplifying would take apart
         LiftWeights(),  # once sub-graphs are what they will be
         SplitPrepare(),
     )
 
 
-def dense(weight_dtype: DType | None = None) -> tuple[Pass, ...]:
+def dense(weight_dtype: DType | None = None, stacks: bool = False) -> tuple[Pass, ...]:
     """A module as it is: `tilewright.compile`."""
     return (
         *recognize(),
         FoldBatchNorm(),
         ChannelsLast(),  # once convolutions have what they will be
-        *lower(weight_dtype),
+        *lower(weight_dtype, stacks),
     )
 
 
@@ -93,6 +98,7 @@ def language_model(
     max_tokens: int | None = None,
     max_seqs: int | None = None,
     samples: bool = True,
+    stacks: bool = False,
 ) -> tuple[Pass, ...]:
     """A causal language model over a paged cache: `tilewright.LLM`."""
     return (
@@ -104,7 +110,7 @@ def language_model(
         *((SampleTokens(), TakeChosenTokens()) if samples else ()),
         CommonSubexpressions(),  # one transpose for all layers of attention that read one q
         HoistTransposes(),  # while rope is one op
-        *lower(weight_dtype),
+        *lower(weight_dtype, stacks),
     )
 
 

@@ -68,9 +68,26 @@ def _moved(graph: Graph) -> tuple[set[Node], set[Node]]:
         is_read = result in graph.results or any(u not in moved or u in kept for u in readers)
         takes_less = is_read and (_is_widened(node) or node in decodes)
         is_view = is_view_of_weight(graph, result) and readers and kept.issuperset(readers)
-        if takes_less or (is_view and not _takes_place(graph, node, moved - kept)):
+        if (
+            takes_less
+            or (is_read and _is_part(graph, node, moved))
+            or (is_view and not _takes_place(graph, node, moved - kept))
+        ):
             kept.add(node)
     return moved, kept
+
+
+def _is_part(graph: Graph, node: Node, ahead: set[Node]) -> bool:
+    """A part of what is computed ahead of time: it is read where it lies."""
+    whole, part = node.operands[0] if node.operands else None, node.results[0]
+    return (
+        node.op.kind == "view"
+        and len(node.operands) == 1
+        and whole.node in ahead
+        and not is_view_of_weight(graph, whole)
+        and part.type.numel != whole.type.numel
+        and part.shape[1:] == whole.shape[1:]
+    )
 
 
 def _takes_place(graph: Graph, node: Node, ahead: set[Node]) -> bool:

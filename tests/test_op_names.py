@@ -33,6 +33,7 @@ RECOGNIZE = {
     "passes/rewrite.py": "the driver of rules, which finds them by the op they name",
     "passes/scale_sums.py": "codes with a scale, as operators and models write them",
     "passes/split_prepare.py": "a weight that is stored by its other axis",
+    "passes/stack_weights.py": "gated products",
     "passes/token_axis.py": "attention: where tokens may meet",
     "passes/view_rules.py": "pairs of views that are one",
 }

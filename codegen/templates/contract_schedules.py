@@ -298,13 +298,22 @@ def fetching_schedule(
         return ceildiv(tiles, target.num_cores) * each
 
     best, _ = min(FETCHED, key=cost)
-    if ws > 1:  # each has half of the tile's columns
+    if is_stacked(part):  # each weight has half of the tile's columns
+        stages = 3 if most is None else best.num_stages
+        best = replace(best, bn=best.bn // 2, programs=target.num_cores, num_stages=stages)
+    elif ws > 1:
         best = replace(best, bn=best.bn // ws if best.bn == 256 else best.bn, num_warps=8)
     stored = max(kernel.params[store.param].type.dtype.nbytes for store in part.stores)
     if most is None and ws == 1 and stored <= 2 and facts.hint(part.k.extent) <= PERSISTENT:
         # the next tile's operands come while one is written; long sums gain more by a stage
         best = replace(best, num_stages=3, programs=target.num_cores)
     return fitted(part, target, replace(best, materialize=prologue), stored)
+
+
+def is_stacked(part: Contract) -> bool:
+    """Whether two weights are parts of one (passes/stack_weights.py)."""
+    loads = [as_loaded(w) for w in part.ws]
+    return len(loads) == 2 and None not in loads and len({w.param for w in loads if w}) == 1
 
 
 def can_copy_tiles(part: Contract, target: Target) -> bool:

@@ -14,7 +14,7 @@ from ..templates.template import power_of_2
 from .elements import AxisVar, Env, Val, group_axes
 from .launch import Context, Emitter
 from .names import value_type
-from .tiles import Matrix, matrix_of
+from .tiles import Matrix, distance, matrix_of
 
 # Elements of a tile that takes long: programs of the next kernel that start beside the last tiles
 # crowd on cores that are idle already. Three encoders on an H200 took 5 to 8% longer.
@@ -54,6 +54,7 @@ class DotEmitter(Emitter):
         # each operand as the sum of two numbers of 11 bits, of which three products are added
         self.precision = "ieee" if op is None else "tf32x3"
         self.matrices: dict[Load, tuple[Matrix, str]] = {}
+        self.pair: str | None = None  # the weights of a gated product, where they are one
         self.starts: dict[str, str] = {}  # axis -> where the tile starts on it
         self.eviction = {
             load.param: "evict_first"
@@ -107,10 +108,12 @@ class DotEmitter(Emitter):
     def tile(self) -> None:
         """Make one tile of the result, at `self.fixed`."""
         part, body, schedule = self.part, self.body, self.schedule
-        accs = [f"acc{i}" for i in range(len(part.ws))]
+        names = [f"acc{i}" for i in range(len(part.ws))]
+        accs = names if self.pair is None else ["both"]
         stats = [body.fresh("stat") for _ in part.stats]
+        shape = self.result_shape if self.pair is None else self.paired(self.result_shape, 2)
         for acc in accs:
-            body.line(f"{acc} = tl.zeros({self.result_shape}, {value_type(self.acc_dtype)})")
+            body.line(f"{acc} = tl.zeros({shape}, {value_type(self.acc_dtype)})")
         row = [1, schedule.bm] if self.m_dim == 1 else [schedule.bm, 1]
         for stat, reduction in zip(stats, part.stats):
             body.line(f"{stat} = tl.zeros({row}, {value_type(reduction.dtype)})")
@@ -119,29 +122,50 @@ class DotEmitter(Emitter):
             extent = body.name(f"tl.where(group < {part.group.axis.extent}, {extent}, 0)")
         with body.block(f"for at in range(0, {extent}, {schedule.bk}):", [part.k.name]):
             self.step(accs, stats)
-        self.epilogue(accs, stats)
+        if self.pair is not None:  # what each thread holds stays where it is
+            bm, bn = schedule.bm, schedule.bn
+            apart, order = (
+                ([2, bn, bm], (1, 2, 0)) if schedule.is_swapped else ([bm, 2, bn], (0, 2, 1))
+            )
+            text = f"tl.permute(tl.reshape(both, {apart}), {order})"
+            body.line(f"{names[0]}, {names[1]} = tl.split({text})")
+        self.epilogue(names, stats)
+
+    def paired(self, shape: list[int], times: int) -> list[int]:
+        """The tile of both weights, whose rows are along one dim."""
+        return [size * times if dim == self.n_dim else size for dim, size in enumerate(shape)]
 
     def describe_tiles(self) -> None:
         """The operands that are matrices in memory, of which whole tiles are fetched."""
         part, schedule = self.part, self.schedule
         facts = index_facts(self.kernel, self.extents)
+        found: dict[Load, Matrix] = {}
         sides = [(part.m, schedule.bm, [part.x]), (part.n, schedule.bn, part.ws)]
         for own, size, elements in sides[part.group is not None :]:  # rows of groups are scattered
             for load in filter(None, map(as_loaded, elements)):
                 tile = size, schedule.bk
                 matrix = matrix_of(load, own, part.k, tile, self.kernel, facts)
-                if matrix is None:
-                    continue
-                rows, columns = (self.scalars.dim(d).text for d in matrix.shape)
-                block = list(tile[::-1] if matrix.is_turned else tile)
-                self.matrices[load] = (
-                    matrix,
-                    self.body.name(
-                        f"tl.make_tensor_descriptor(p{load.param}, [{rows}, {columns}], "
-                        f"[{columns}, 1], {block})",
-                        prefix="matrix",
-                    ),
-                )
+                if matrix is not None:
+                    found[load] = matrix
+        ws = [found[w] for w in map(as_loaded, part.ws) if w in found]
+        behind = distance(*ws, part.n.extent) if len(ws) == len(part.ws) == 2 else None
+        if behind is not None and self.kernel.params[ws[0].param].type.dtype == self.feed:
+            width = ws[0].shape[1]
+            shape, strides = [2, part.n.extent, width], [behind * width, width, 1]
+            self.pair = self.described(ws[0], shape, strides, [2, schedule.bn, schedule.bk])
+            found = {load: matrix for load, matrix in found.items() if matrix not in ws}
+        for load, matrix in found.items():
+            rows, columns = (self.scalars.dim(d).text for d in matrix.shape)
+            block = [schedule.bm if matrix.own == part.m.name else schedule.bn, schedule.bk]
+            block = block[::-1] if matrix.is_turned else block
+            name = self.described(matrix, [rows, columns], [columns, 1], block)
+            self.matrices[load] = matrix, name
+
+    def described(self, matrix: Matrix, shape: list, strides: list, block: list[int]) -> str:
+        """The name of a descriptor of a matrix; shape and strides are numbers or names."""
+        texts = (f"[{', '.join(map(str, numbers))}]" for numbers in (shape, strides, block))
+        text = f"tl.make_tensor_descriptor(p{matrix.param}, {', '.join(texts)})"
+        return self.body.name(text, prefix="matrix")
 
     def place(self, tile: str, batch: str) -> None:
         """Where the tile lies: `self.fixed` has the axes of the result."""
@@ -218,10 +242,9 @@ row = tl.load(p{group.order} + place, mask=inside, other=0)""")
         x_env = self.operand(1 - self.m_dim, self.x_shape)
         w_env = self.operand(1 - self.n_dim, self.w_shape)
         x = self.fed(x_env, part.x)
-        for acc, w in zip(accs, part.ws):
-            operands = f"{self.fed(w_env, w)}, {x}"
-            if not self.schedule.is_swapped:
-                operands = f"{x}, {self.fed(w_env, w)}"
+        ws = [self.both()] if self.pair is not None else [self.fed(w_env, w) for w in part.ws]
+        for acc, w in zip(accs, ws):
+            operands = f"{w}, {x}" if self.schedule.is_swapped else f"{x}, {w}"
             precision = f', input_precision="{self.precision}"' if self.feed == f32 else ""
             out = "" if self.acc_dtype == f32 else f", out_dtype={value_type(self.acc_dtype)}"
             body.line(f"{acc} = tl.dot({operands}, {acc}{precision}{out})")
@@ -255,6 +278,15 @@ row = tl.load(p{group.order} + place, mask=inside, other=0)""")
         if self.feed in FLOAT8_TYPES:  # bytes so far: see float8.py
             text = self.body.name(f"{text}.to({FLOAT8_TYPES[self.feed]}, bitcast=True)", value.axes)
         return text
+
+    def both(self) -> str:
+        """A tile of both weights, the rows of one behind those of the other."""
+        bn, bk, k = self.schedule.bn, self.schedule.bk, self.part.k.name
+        start = f"{self.starts[self.part.n.name]}.to(tl.int32)"
+        text = f"tl.reshape({self.pair}.load([0, {start}, at]), [{2 * bn}, {bk}])"
+        if self.n_dim == 1:
+            text = f"tl.trans({text})"
+        return self.body.name(text, frozenset([self.part.n.name, k]), "x")
 
     def fetched(self, env: Env, matrix: Matrix, name: str) -> Val:
         """A tile of an operand by one copy: what lies outside the matrix is 0."""

@@ -61,3 +61,16 @@ def matrix_of(
     if not is_last and not facts.proved_multiple(k.extent, tile[1]):
         return None
     return Matrix(load.param, own.name, shape, at, is_turned)
+
+
+def distance(first: Matrix, second: Matrix, rows: Dim) -> int | None:
+    """How many rows `second` lies behind `first`, where one copy can fetch a tile of both.
+
+    `rows`: of each. None where they do not lie so in one parameter.
+    """
+    if first.is_turned or (first.param, first.shape) != (second.param, second.shape):
+        return None
+    behind = second.at[0] - first.at[0]
+    is_start = first.at == (0, 0) and second.at[1] == 0
+    is_apart = is_start and isinstance(behind, int) and isinstance(rows, int) and behind >= rows
+    return behind if is_apart else None

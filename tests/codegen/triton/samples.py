@@ -140,11 +140,15 @@ def linear(m=1, n=40, k=48, dtype=f32, *, norm=True, bias=True) -> Case:
     return make(b, [b.add(y, r)], {} if m is None else {"t": m})
 
 
-def gated(m=1, n=40, k=48, dtype=f32, most=512) -> Case:
+def gated(m=1, n=40, k=48, dtype=f32, most=512, stacked=False) -> Case:
     b = Builder()
     s = b.dim("t", 1, most)
     x = b.rms_norm(b.input("x", (s, k), dtype), b.weight("g", (k,), dtype))
-    ws = [b.weight(name, (n, k), dtype) for name in ("gate", "up")]
+    if stacked:
+        both = b.weight("both", (2 * n, k), dtype)
+        ws = [b.slice(both, axis=0, start=i * n, stop=(i + 1) * n) for i in range(2)]
+    else:
+        ws = [b.weight(name, (n, k), dtype) for name in ("gate", "up")]
     return make(b, [b.gated_linear(x, *ws, activation="silu")], {"t": m})
 
 

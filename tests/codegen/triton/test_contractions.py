@@ -114,3 +114,14 @@ def test_gated_over_nothing(runner):
     for m, n, k in ((2, 5, 0), (0, 5, 3)):
         for schedule in SCHEDULES[:3]:
             check(runner, samples.gated(m, n, k), schedule)
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_two_weights_that_are_one_are_multiplied_as_one(runner, is_swapped):
+    schedule = DotSchedule(16, 16, 32, is_swapped, True, has_tiles=True, programs=2)
+    case = samples.gated(17, 24, 40, stacked=True)
+    launch = emit_kernel(case.kernel, "kernel", schedule, TARGET, interpret=True)[-1]
+    assert launch.source.count("tl.dot(") == 1
+    check(runner, case, schedule)
+    apart = emit_kernel(samples.gated(17, 24, 40).kernel, "kernel", schedule, TARGET)[-1]
+    assert apart.source.count("tl.dot(") == 2

@@ -28,11 +28,14 @@ def kernel(make):
     return lower_group(graph, graph.nodes, {}).kernel
 
 
-def linear(n, k, dtype=bf16, *, norm=False, gated=False):
+def linear(n, k, dtype=bf16, *, norm=False, gated=False, stacked=False):
     def make(b, t):
         x = b.input("x", (t, k), dtype)
         x = b.rms_norm(x, b.weight("g", (k,), dtype)) if norm else x
         ws = [b.weight(f"w{i}", (n, k), dtype) for i in range(1 + gated)]
+        if stacked:
+            both = b.weight("both", (2 * n, k), dtype)
+            ws = [b.slice(both, axis=0, start=i * n, stop=(i + 1) * n) for i in range(2)]
         if gated:
             return b.gated_linear(x, *ws, activation="silu")
         return b.matmul(x, *ws, transpose_w=True)
@@ -139,6 +142,15 @@ SEARCHED = {
         rows_of(
             one(2, 2048, 1, 8), thin(16, 256, 3), thin(64, 128, 4, x_before=True),
             *[{"bn": 128, "warps": 8}] * 4, x_before=True,
+        ),
+    ),
+    "stacked": (
+        linear(14336, 4096, norm=True, gated=True, stacked=True),
+        rows_of(
+            one(2, 2048, 1, 8), thin(16, 256, 3), thin(64, 128, 4, x_before=True),
+            *[{"bn": 128, "warps": 8, "programs": 132}] * 2,
+            replace(fetched(64, 132, 4, 5, x_before=True), bk=64),
+            {"bn": 128, "warps": 8, "stages": 3, "programs": 132}, x_before=True,
         ),
     ),
     "f32 960": (
