@@ -106,15 +106,20 @@ def _schedules(kernel: LoopKernel, target: Target) -> tuple[AttentionSchedule, .
             AttentionSchedule(1, 32, 4 * cores, 2, 4),
             *(AttentionSchedule(max(rows // group, 1), *rest) for rows, *rest in tiles),
         )
-    keys, rows, stages = 32 if is_wide else 64, 64, 2 if has_room(target) else 1
+    keys, rows = 32 if is_wide else 64, 64
     if size > 256:  # queries, keys and values of a step share what memory a program has
         keys, rows = 16, 32
+    width, tall = power_of_2(size), keys  # keys beside many rows
     if is_f32:
-        width = power_of_2(size)
-        keys = max(min(keys, PRODUCTS // (max(group, 16) * width)), 16)
-        rows = min(rows, PRODUCTS // (keys * width))
-    decode = AttentionSchedule(1, keys, 8 * cores, 4, stages)
-    prompts = AttentionSchedule(max(rows // group, 1), keys, 2 * cores, 4, stages)
+        keys, tall = max(min(keys, PRODUCTS // (max(group, 16) * width)), 16), 16
+        rows = min(rows, PRODUCTS // (2 * tall * width))  # else registers spill
+    stages, warps = 1, 4
+    if has_room(target):
+        small = 2 * keys * width * (4 if is_f32 else 2) <= target.shared_bytes // 6
+        stages, warps = 3 if small else 2, 8
+    few = warps if size > 256 or (is_f32 and size >= 128) else 4
+    decode = AttentionSchedule(1, keys, 8 * cores, few, stages)
+    prompts = AttentionSchedule(max(rows // group, 1), tall, 2 * cores, warps, min(stages, 2))
     return decode, decode, prompts, prompts, prompts
 
 
