@@ -82,6 +82,8 @@ class Interpreted(CpuDevice):
 
 
 class _Module:
+    takes_blocks = False
+
     def __init__(self, program: Program):
         self.folder = tempfile.TemporaryDirectory()
         self.functions = {}

@@ -232,6 +232,21 @@ def test_few_long_columns_and_rows_are_shared_out():
     assert pieces(1 << 28) == 2048
 
 
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.is_gpu], ids=lambda t: t.name)
+def test_rows_and_columns_of_any_size_have_a_schedule_that_fits(target):
+    def softmax(shape, axis):
+        return kernel(lambda b, t: b.softmax(b.input("x", shape, f32), axis=axis))
+
+    def total(shape, axis):
+        return kernel(lambda b, t: b.sum(b.input("x", shape, f32), axes=(axis,)))
+
+    short = [(length, width) for length in (0, 1, 2, 65) for width in (0, 1, 5, 1 << 20)]
+    for shape in (*short, (4096, 32768), (1024, 16384), (1 << 20, 64), (1, 1 << 24)):
+        for made in (softmax(shape, 0), softmax(shape, 1), total(shape, 0), total(shape, 1)):
+            for schedule in chosen(made, target).values():
+                assert schedule.num_warps * target.warp_size <= target.max_threads
+
+
 def test_columns_that_are_read_again_are_held_side_by_side():
     columns = kernel(lambda b, t: b.softmax(b.input("x", (512, 4096), f32), axis=0))
     (held,) = chosen(columns).values()
