@@ -1,6 +1,7 @@
 """The arguments of a compiled module's call: checked, described, and as examples for tracing."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch.utils import _pytree as pytree
 
 from ..frontend.dtypes import FROM_TORCH, TO_TORCH
 from ..ir.errors import DeviceError, ShapeError, UnsupportedModel
+from ..ir.types import DType
+from ..runtime.device import Device, no_memory
 from ..runtime.dlpack import View, view_of
 from .callable_module import without_history
 
@@ -64,6 +67,17 @@ def tensor_view(value: Any) -> Any:
     strides = None if value.is_contiguous() else value.stride()
     dtype = FROM_TORCH[value.dtype]
     return View(value.data_ptr(), tuple(value.shape), strides, dtype, place, value)
+
+
+def new_tensor(device: Device, shape: tuple[int, ...], dtype: DType) -> View:
+    """A tensor in torch's own memory of a GPU, not filled. OutOfMemory where there is none."""
+    kind, index = device.dlpack_device
+    try:
+        made = torch.empty(shape, dtype=TO_TORCH[dtype], device=torch.device("cuda", index))
+    except torch.OutOfMemoryError as error:
+        nbytes = prod(shape) * dtype.nbytes
+        raise no_memory(nbytes, "an output", device.name, device.free_bytes()) from error
+    return View(made.data_ptr(), shape, None, dtype, (kind, index), made)
 
 
 def check_modes() -> None:

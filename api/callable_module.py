@@ -169,7 +169,7 @@ class CallableModule:
         """An input as the executable takes it."""
         return without_history(value)
 
-    def _outputs(self, executable: Executable, arrays: Sequence[Any]) -> list[Array]:
+    def _outputs(self, executable: Executable, arrays: Sequence[Any]) -> list[Any]:
         """What the executable gives, once it is there."""
         return executable(*arrays)
 

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from ..ir.errors import (
     UnsupportedOp,
 )
 from ..ir.signature import Signature
-from ..runtime.array import Array
 from ..runtime.artifact import save_artifact
 from ..runtime.dlpack import View
 from ..runtime.executable import Executable
@@ -32,6 +32,7 @@ from .arguments import (
     described,
     example,
     is_plain,
+    new_tensor,
     shapes_of,
     tensor_view,
 )
@@ -105,7 +106,7 @@ class CompiledModule(CompilingModule):
     def _as_array(self, value: Any) -> Any:
         return tensor_view(value)
 
-    def _outputs(self, executable: Executable, arrays: Sequence[Any]) -> list[Array]:
+    def _outputs(self, executable: Executable, arrays: Sequence[Any]) -> list[Any]:
         """As torch's own operations, behind what its stream was told, and not waited for."""
         device = executable.device
         is_here = [isinstance(x, View) and x.device == device.dlpack_device for x in arrays]
@@ -113,14 +114,18 @@ class CompiledModule(CompilingModule):
             return executable(*arrays)
         stream = torch.cuda.current_stream(device.dlpack_device[1]).cuda_stream
         device.wait_for(stream)
-        return executable(*arrays, consumer=stream if all(is_here) else None)
+        consumer = stream if all(is_here) else None
+        outputs = executable(*arrays, consumer=consumer, make=partial(new_tensor, device))
+        return [output.keep if isinstance(output, View) else output for output in outputs]
 
-    def _given(self, outputs: list[Array], inputs: Mapping[str, Any]) -> list[Any]:
+    def _given(self, outputs: list[Any], inputs: Mapping[str, Any]) -> list[Any]:
         if inputs and torch_of(inputs.values()) is None:
             return [output.numpy() for output in outputs]
         if not self.target.is_gpu:  # where nothing has to be said of devices
             return [from_numpy(output.numpy()) for output in outputs]
-        return [torch.from_dlpack(output.capsule()) for output in outputs]
+        return [
+            x if isinstance(x, torch.Tensor) else torch.from_dlpack(x.capsule()) for x in outputs
+        ]
 
     def _make(self, missed: Missed) -> int:
         check_tensors(missed.arguments.arguments)

@@ -115,15 +115,19 @@ class Executable:
     # ---- running -----------------------------------------------------------------------------
 
     def __call__(
-        self, *inputs: Any, out: Sequence[Any] | None = None, consumer: int | None = None
-    ) -> list[Array]:
+        self,
+        *inputs: Any,
+        out: Sequence[Any] | None = None,
+        consumer: int | None = None,
+        make: Callable[[Shape, DType], View] | None = None,
+    ) -> list[Any]:
         """Run with arrays in the program's order. -> new arrays, or `out` filled.
 
         ShapeError lists every argument of a wrong rank or dtype, DimError every size that does not
         fit; IndexOutOfRange and DivisionByZero say which data the program has no result for. States
         are updated in place. When this returns the device is done; or, with the stream `consumer`
         on which inputs and outputs are used from then on, that stream will wait for it, unless the
-        program has data to check.
+        program has data to check. `make` makes the new arrays, in memory of another library.
         """
         self.device.enter()
         stream = self.device.dlpack_stream
@@ -131,7 +135,7 @@ class Executable:
         self._check(views)
         with self._lock:
             bound, kept = self._bind_to(views)
-            results = self._results(bound, out)
+            results = self._results(bound, out, make)
             bound.plan.run(bound.addresses)
             if self._late:
                 results = self._late_results(bound, results)
@@ -187,17 +191,27 @@ class Executable:
         self.device.upload(memory, np.ascontiguousarray(view.numpy()))
         return memory
 
-    def _results(self, bound: _Bound, out: Sequence[Any] | None) -> list[Any]:
+    def _results(
+        self,
+        bound: _Bound,
+        out: Sequence[Any] | None,
+        make: Callable[[Shape, DType], View] | None = None,
+    ) -> list[Any]:
         results: list[Any]
         if out is not None:
             results = list(self._check_out(bound, out))
         else:
             # one array where an output is named twice, none yet where its size is not known
-            new: dict[int, Array | None] = {}
+            new: dict[int, Array | View | None] = {}
             for at, _ in self._outputs:
                 if at not in new:
-                    shape = bound.binding.shapes[at]
-                    new[at] = None if shape is None else self.new_array(self._buffers[at], shape)
+                    shape, buffer = bound.binding.shapes[at], self._buffers[at]
+                    if shape is None:
+                        new[at] = None
+                    elif make is not None:
+                        new[at] = make(shape, buffer.type.dtype)
+                    else:
+                        new[at] = self.new_array(buffer, shape)
             results = [new[at] for at, _ in self._outputs]
         for (at, is_own), array in zip(self._outputs, results):
             if is_own and array is not None:
