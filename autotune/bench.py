@@ -69,6 +69,11 @@ def shares(weights: Mapping[Key, float], seconds: float) -> dict[Key, float]:
     return {key: seconds * (even + (1 - EVEN) * cost / total) for key, cost in weights.items()}
 
 
+def share_of(key: Key, weights: Mapping[Key, float], seconds: float) -> float:
+    """How long the task of `key` may take: its share, but enough to compare a few schedules."""
+    return max(shares(weights, seconds)[key], min(LEAST_SECONDS, seconds))
+
+
 @dataclass(frozen=True)
 class Session:
     """A device that is open for the time of a budget."""
@@ -95,7 +100,7 @@ class Session:
         kept = BORDERS * self.budget.seconds
         while left and (seconds := self.seconds_left - kept) > 0:
             key = next(iter(left))
-            share = max(shares(left, seconds)[key], min(LEAST_SECONDS, seconds))
+            share = share_of(key, left, seconds)
             del left[key]
             yield key, attempt(self.tuner, tasks[key], self.budget, share)
 

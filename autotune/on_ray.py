@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from typing import Any
 
 from ..ir.errors import DeviceError, OptionError, TilewrightError
 from ..ir.progress import Progress
-from .bench import Bench, Budget, Outcomes, attempt, clock, shares
+from .bench import Bench, Budget, Outcomes, attempt, clock, share_of
 from .key import Key
 from .task import Task, TaskOutcome
 from .tasks import weight
 
 POLL_SECONDS = 0.5
+LATE_SECONDS = 15.0  # after the budget is over, for results that are nearly done
 
 
 def require_ray() -> Any:
@@ -48,51 +48,54 @@ def devices_of(is_gpu: bool) -> int:
 
 
 def outcomes_on_ray(
-    tasks: Mapping[Key, Task],
-    bench: Bench,
-    budget: Budget,
-    devices: int,
-    progress: Progress,
+    tasks: Mapping[Key, Task], bench: Bench, budget: Budget, devices: int, progress: Progress
 ) -> Outcomes:
     """One task a device at a time. Results come as they are done; late ones are given up.
 
-    A machine that is lost takes its task with it, not the others.
+    A process that is lost takes its task with it, not the others.
     """
-    if not tasks:
-        return
     ray = require_ray()
     is_gpu = next(iter(tasks.values())).target.is_gpu
     # on a CPU a task has the whole machine: beside another one times mean nothing
     needs = {"num_gpus": 1} if is_gpu else {"num_cpus": _cpus(ray)}
-    remote = ray.remote(max_retries=0, **needs)(_remote)
+    kind = ray.remote(**needs)(_Remote)
+    idle = [kind.remote(bench, budget) for _ in range(min(devices, len(tasks)))]
+    count = len(idle)
+    left = {key: weight(task) for key, task in tasks.items()}
+    running: dict[Any, tuple[Key, Any]] = {}
     end = time.monotonic() + budget.seconds
-    weights = {key: weight(task) for key, task in tasks.items()}
-    seconds = shares(weights, budget.seconds * min(devices, len(tasks)))
-    running = {
-        remote.remote(task, bench, budget, min(seconds[key], budget.seconds)): key
-        for key, task in tasks.items()
-    }
     with clock(progress, budget.seconds):
-        while running and time.monotonic() < end:
-            done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
-            for reference in done:
-                key = running.pop(reference)
+        while (seconds := end - time.monotonic()) > -LATE_SECONDS:
+            while idle and left and seconds > 0:
+                key, actor = next(iter(left)), idle.pop()
+                share = share_of(key, left, seconds * count)
+                running[actor.tune.remote(tasks[key], min(share, seconds))] = key, actor
+                del left[key]
+            if not running:
+                break
+            for reference in ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)[0]:
+                key, actor = running.pop(reference)
                 try:
-                    yield key, ray.get(reference)
+                    outcome = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    yield key, DeviceError("a task was lost", facts=str(error).splitlines()[0])
-    for reference in running:
-        ray.cancel(reference, force=True)
+                    outcome = DeviceError("a task was lost", facts=str(error).splitlines()[0])
+                    actor = kind.remote(bench, budget)
+                idle.append(actor)
+                yield key, outcome
+    for actor in (*idle, *(actor for _, actor in running.values())):
+        ray.kill(actor)
+
+
+class _Remote:
+    """What runs where a device is; it is ended with its process."""
+
+    def __init__(self, bench: Bench, budget: Budget):
+        self.tuner, self.budget = bench.tuner(bench.open(), budget.workers), budget
+
+    def tune(self, task: Task, seconds: float) -> TaskOutcome | TilewrightError:
+        return attempt(self.tuner, task, self.budget, seconds)
 
 
 def _cpus(ray: Any) -> int:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return int(min(node["Resources"].get("CPU", 1) for node in nodes))
-
-
-def _remote(
-    task: Task, bench: Bench, budget: Budget, seconds: float
-) -> TaskOutcome | TilewrightError:
-    """What runs on the other machine."""
-    with closing(bench.tuner(bench.open(), budget.workers)) as tuner:
-        return attempt(tuner, task, budget, seconds)

@@ -256,14 +256,14 @@ def test_borders_between_kept_buckets_stay(file):
 
 
 class Ray:
-    """Enough of ray to see what it is asked: `remote` runs at once; a task may be lost."""
+    """Enough of ray to see what it is asked: actors work at once; of some tasks one is lost."""
 
     class exceptions:  # noqa: N801
         class RayError(Exception):
             pass
 
     def __init__(self, gpus=0, machines=2, lost=()):
-        self.asked, self.lost, self.needs = [], lost, None
+        self.asked, self.lost, self.needs, self.actors, self.killed = [], lost, None, 0, 0
         node = {"Alive": True, "Resources": {"CPU": 8.0, **({"GPU": gpus} if gpus else {})}}
         self._nodes = [node] * machines + [{"Alive": False, "Resources": {"GPU": 9}}]
 
@@ -275,24 +275,28 @@ class Ray:
 
     def remote(self, **needs):
         self.needs = needs
+        return lambda kind: SimpleNamespace(remote=lambda *args: self._actor(kind(*args)))
 
-        def decorate(function):
-            def call(*args):
-                self.asked.append(args)
-                return len(self.asked) - 1, function
+    def _actor(self, made):
+        self.actors += 1
 
-            return SimpleNamespace(remote=call)
+        def call(*args):
+            self.asked.append(args)
+            return len(self.asked) - 1, made
 
-        return decorate
+        return SimpleNamespace(tune=SimpleNamespace(remote=call))
 
     def wait(self, references, num_returns, timeout):
         return references[-1:], references[:-1]
 
     def get(self, reference):
-        number, function = reference
+        number, made = reference
         if number in self.lost:
             raise self.exceptions.RayError("the machine is gone\nmore")
-        return function(*self.asked[number])
+        return made.tune(*self.asked[number])
+
+    def kill(self, actor):
+        self.killed += 1
 
 
 def test_ray_takes_tasks_to_devices(file, monkeypatch):
@@ -303,10 +307,14 @@ def test_ray_takes_tasks_to_devices(file, monkeypatch):
     report = tune(work, stand_in.bench, file, Budget(100.0, 2), on_devices=2)
     assert [row.state for row in report.rows] == ["tuned", "failed", "tuned", "tuned"]
     assert "the machine is gone" in report.rows[1].problem
-    assert ray.needs == {"max_retries": 0, "num_cpus": 8}
+    assert ray.needs == {"num_cpus": 8}
     assert len(file.lines()) == 3
-    # two devices: twice the time in all
-    assert sum(args[-1] for args in ray.asked) == pytest.approx(200.0)
+    # two devices, and one more in place of the one that was lost
+    assert stand_in.opened == [("the device", 2)] * 3
+    assert (ray.actors, ray.killed) == (3, 2)
+    # together they have twice the time, and none more than there is
+    assert ray.asked[0][1] == pytest.approx(50.0, abs=1)
+    assert all(seconds <= 100.0 for _, seconds in ray.asked)
 
 
 def test_ray_counts_the_devices_of_a_target(monkeypatch):
