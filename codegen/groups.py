@@ -171,6 +171,19 @@ class Groups:
                 stack += node.operands
         return sorted(found, key=self.place.__getitem__)
 
+    def takes_effort(self, node: Node) -> bool:
+        """Whether an expensive operation makes a value, or cheap ones of what one makes."""
+        stack, seen = [node], {node}
+        while stack:
+            each = stack.pop()
+            if each.op.kind != "elementwise" or self.of[each].template.grows_over != "anything":
+                continue
+            if each.op.cost == "expensive":
+                return True
+            stack += [before for before in self.producers(each) if before not in seen]
+            seen.update(stack)
+        return False
+
     # ---- merging ----
 
     def path(self, start: Group, end: Group, *, direct: bool) -> bool:

@@ -336,7 +336,24 @@ class Fusion:
         if any(self.groups.reading_groups(n) not in ([], [reader]) for n in own.nodes):
             return "another result of the group is read elsewhere"
         problems = (reader.template.why_not(reader, n) for n in own.nodes)
-        return next((problem for problem in problems if problem is not None), None)
+        problem = next((problem for problem in problems if problem is not None), None)
+        return problem or self.repeats_effort(node, reader)
+
+    def repeats_effort(self, node: Node, reader: Group) -> str | None:
+        """Why an expensive value that a kernel repeats along outer axes is stored on a CPU.
+
+        Along the innermost axis it would be a number outside of the loop.
+        """
+        if self.target.is_gpu or reader.template.grows_over != "anything":
+            return None
+        count = {n: self.facts.hint(n.results[0].type.numel) for n in (node, *reader.nodes)}
+        largest = max(reader.nodes, key=count.__getitem__)
+        if node.results[0].shape[-1:] != largest.results[0].shape[-1:]:
+            return None
+        repeating = (n for n in self.groups.readers(node) if n.op.kind in ("elementwise", "gather"))
+        if any(count[n] >= 2 * count[node] for n in repeating) and self.groups.takes_effort(node):
+            return "an expensive value would be computed again for each place that repeats it"
+        return None
 
     def repeat_problem(self, node: Node, own: Group, readers: list[Group]) -> str | None:
         """Why a value that several groups read is stored."""

@@ -14,7 +14,7 @@ from ...ir.types import i64
 from ..cost import scaled
 from ..elements import index_facts, loads_of
 from ..forward import forward_index, store_at, trailing_views
-from ..groups import Group, Groups, spread, squeezed
+from ..groups import Group, spread, squeezed
 from ..inline import Inliner, build_scalar
 from ..loops import (
     Axis,
@@ -98,7 +98,7 @@ class ReduceTemplate(Template):
             return Rows(group).why_not(node)
         if node.op.kind != "elementwise":
             return f"{node.op.name} before a reduction"
-        if Rows(group).are_swept_again(PERSISTENT) and _is_made_with_effort(group.groups, node):
+        if Rows(group).are_swept_again(PERSISTENT) and group.groups.takes_effort(node):
             return "an expensive value would be computed again in each sweep of a row"
         return None
 
@@ -128,15 +128,6 @@ class ReduceTemplate(Template):
             table.append((first, most, cut(part, whole, most, facts, target)))
             first = most + 1
         return settled(rows, merged([*table, (first, None, whole)]), facts)
-
-
-def _is_made_with_effort(groups: Groups, node: Node) -> bool:
-    """Whether an expensive operation makes a value, or cheap ones of what one makes."""
-    if node.op.kind != "elementwise" or groups.of[node].template.grows_over != "anything":
-        return False
-    return node.op.cost == "expensive" or any(
-        _is_made_with_effort(groups, each) for each in groups.producers(node)
-    )
 
 
 class _RowLowering:

@@ -53,14 +53,15 @@ class Rows:
         size = product(self.shape[i] for i in self.reduced)
         if isinstance(size, int) and size <= most:
             return False
-        later: set[Value] = set()
-        for node in sorted(self.group.nodes, key=self.group.groups.place.__getitem__):
+        groups = self.group.groups
+        later: set[Node] = set()
+        for node in sorted(self.group.nodes, key=groups.place.__getitem__):
             combines = node.op.kind in ("reduce", "composite")
-            is_later = not later.isdisjoint(node.operands)
+            is_later = not later.isdisjoint(groups.producers(node))
             if is_later and (combines or squeezed(node.results[0].shape) == self.whole):
                 return True
             if is_later or combines:
-                later.update(node.results)
+                later.add(node)
         return False
 
     def is_part_of_row(self, node: Node) -> bool:
