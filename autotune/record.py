@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, get_args
 
 from ..codegen import templates  # noqa: F401  these bring the classes of schedules
@@ -85,7 +85,7 @@ def parse_record(text: str, where: str) -> ScheduleRecord:
             "this is no record of tuning",
             where=where,
             facts="\n".join(problems),
-            fix="records are written by `tilewright tune --export`",
+            fix="`tilewright tune` writes records; TILEWRIGHT_RECORDS=none builds without any",
         )
     return ScheduleRecord(**data)
 
@@ -144,7 +144,10 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def schedule_from_json(data: Any) -> Schedule:
-    """The schedule. ValueError when it is none of ours, BuildError when it leaves its domain."""
+    """The schedule; a field that came later has its default.
+
+    ValueError when it is none of ours, BuildError when it leaves its domain.
+    """
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ValueError("schedule is no object with a kind")
     known = (kind for kind in Schedule.__subclasses__() if kind is not UnreadSchedule)
@@ -152,9 +155,10 @@ def schedule_from_json(data: Any) -> Schedule:
     if data["kind"] not in kinds:
         raise ValueError(f"no schedule is a {data['kind']!r}: there are {', '.join(sorted(kinds))}")
     kind = kinds[data["kind"]]
-    problems: list[str] = []
-    given = {name: value for name, value in data.items() if name != "kind"}
     expected = fields(kind)  # type: ignore[arg-type]
+    later = {f.name: f.default for f in expected if f.default is not MISSING}
+    given = {**later, **{name: value for name, value in data.items() if name != "kind"}}
+    problems: list[str] = []
     if _has_fields(given, [f.name for f in expected], data["kind"], problems):
         for each in expected:
             # a bool is an int to Python, not here

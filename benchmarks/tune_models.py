@@ -38,10 +38,12 @@ def main() -> None:
             print(f"{task.kernel.template} {key.bucket} x {task.count}: {task.default}")
         return
     budget = Budget(args.seconds, args.workers)
-    print(tune_tasks(tasks, target, args.records, budget, resume=args.resume))
-    if args.export is not None:
-        lines = export_lines(args.records)
-        args.export.write_text("".join(f"{line}\n" for line in lines))
+    try:
+        print(tune_tasks(tasks, target, args.records, budget, resume=args.resume))
+    finally:  # what was found before an error or Ctrl-C as well
+        if args.export is not None:
+            lines = export_lines(args.records)
+            args.export.write_text("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":

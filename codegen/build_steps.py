@@ -39,7 +39,7 @@ from .merge_axes import with_merged_axes
 from .templates import template_with
 
 # Of generated code: part of every kernel's key, and of records of tuning. It grows where a schedule
-# has other fields, or another meaning.
+# loses a field or means something else; a new field needs none if its default is what was done.
 VERSION = 1
 
 Names = dict[Value, str]  # the buffer that each value lies in

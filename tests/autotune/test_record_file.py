@@ -143,6 +143,11 @@ def test_a_newer_file_is_refused(file):
         file.lines()
 
 
+def test_a_field_that_came_later_has_its_default():
+    data = {"kind": "DotSchedule", "bm": 16, "bn": 64, "bk": 32}
+    assert schedule_from_json(data) == DotSchedule(16, 64, 32)
+
+
 def test_schedules_come_back_as_they_were():
     for schedule in (TileSchedule(), DotSchedule(16, 64, 64, True, split_k=3)):
         assert schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule)))) == schedule
@@ -157,7 +162,7 @@ def test_schedules_come_back_as_they_were():
         ({"schedule": "os.system('true')"}, "schedule is no object with a kind"),
         ({"schedule": {"kind": "Popen"}}, "no schedule is a 'Popen'"),
         ({"schedule": {"kind": "UnreadSchedule", "written": {}}}, "no schedule is a 'UnreadSch"),
-        ({"schedule": {"kind": "RunSchedule"}}, "RunSchedule has no block"),
+        ({"schedule": {"kind": "GemvSchedule", "bn": 2}}, "GemvSchedule has no bk"),
         ({"schedule": {"kind": "RunSchedule", "block": True}}, "RunSchedule.block is True"),
         ({"schedule": {"kind": "RunSchedule", "block": 5}}, "block=5 is outside the domain"),
         ({"schedule": {"kind": "RunSchedule", "block": 512, "x": 1}}, "has an unknown x"),
