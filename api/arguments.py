@@ -1,6 +1,7 @@
 """The arguments of a compiled module's call: checked, described, and as examples for tracing."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias
 
@@ -8,11 +9,12 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ..frontend.dtypes import FROM_TORCH, TO_TORCH
+from ..frontend.dtypes import FROM_TORCH, TO_TORCH, from_numpy
 from ..ir.errors import DeviceError, ShapeError, UnsupportedModel
 from ..ir.types import DType
 from ..runtime.device import Device, no_memory
-from ..runtime.dlpack import View, view_of
+from ..runtime.dlpack import CPU, View, view_of
+from ..runtime.executable import Executable
 from .callable_module import without_history
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -69,7 +71,24 @@ def tensor_view(value: Any) -> Any:
     return View(value.data_ptr(), tuple(value.shape), strides, dtype, place, value)
 
 
-def new_tensor(device: Device, shape: tuple[int, ...], dtype: DType) -> View:
+def computed(executable: Executable, arrays: Sequence[Any]) -> list[Any]:
+    """What the executable gives. Of arrays on a GPU tensors, as torch's own operations do.
+
+    It begins behind what torch's stream was told, and where all arrays are there that stream waits
+    for it, not the host.
+    """
+    device = executable.device
+    is_here = [isinstance(x, View) and x.device == device.dlpack_device for x in arrays]
+    if device.kind == "cpu" or not any(is_here):
+        return executable(*arrays)
+    stream = torch.cuda.current_stream(device.dlpack_device[1]).cuda_stream
+    device.wait_for(stream)
+    consumer = stream if all(is_here) else None
+    outputs = executable(*arrays, consumer=consumer, make=partial(_new_tensor, device))
+    return [output.keep if isinstance(output, View) else output for output in outputs]
+
+
+def _new_tensor(device: Device, shape: tuple[int, ...], dtype: DType) -> View:
     """A tensor in torch's own memory of a GPU, not filled. OutOfMemory where there is none."""
     kind, index = device.dlpack_device
     try:
@@ -78,6 +97,15 @@ def new_tensor(device: Device, shape: tuple[int, ...], dtype: DType) -> View:
         nbytes = prod(shape) * dtype.nbytes
         raise no_memory(nbytes, "an output", device.name, device.free_bytes()) from error
     return View(made.data_ptr(), shape, None, dtype, (kind, index), made)
+
+
+def as_tensor(output: Any) -> torch.Tensor:
+    """An output of `computed` as a tensor, which shares its memory."""
+    if isinstance(output, torch.Tensor):
+        return output
+    if output.__dlpack_device__() == CPU:
+        return from_numpy(output.numpy())
+    return torch.from_dlpack(output.capsule())
 
 
 def check_modes() -> None:

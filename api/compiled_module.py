@@ -3,15 +3,12 @@
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from ..frontend.dtypes import from_numpy
 from ..frontend.dynamic_shapes import has_empty_axes
 from ..frontend.imported import Imported
 from ..frontend.torch_export import exported_axes, import_module, import_program
@@ -23,16 +20,16 @@ from ..ir.errors import (
 )
 from ..ir.signature import Signature
 from ..runtime.artifact import save_artifact
-from ..runtime.dlpack import View
 from ..runtime.executable import Executable
 from .arguments import (
+    as_tensor,
     changed_axes,
     check_modes,
     check_tensors,
+    computed,
     described,
     example,
     is_plain,
-    new_tensor,
     shapes_of,
     tensor_view,
 )
@@ -107,25 +104,12 @@ class CompiledModule(CompilingModule):
         return tensor_view(value)
 
     def _outputs(self, executable: Executable, arrays: Sequence[Any]) -> list[Any]:
-        """As torch's own operations, behind what its stream was told, and not waited for."""
-        device = executable.device
-        is_here = [isinstance(x, View) and x.device == device.dlpack_device for x in arrays]
-        if device.kind == "cpu" or not any(is_here):
-            return executable(*arrays)
-        stream = torch.cuda.current_stream(device.dlpack_device[1]).cuda_stream
-        device.wait_for(stream)
-        consumer = stream if all(is_here) else None
-        outputs = executable(*arrays, consumer=consumer, make=partial(new_tensor, device))
-        return [output.keep if isinstance(output, View) else output for output in outputs]
+        return computed(executable, arrays)
 
     def _given(self, outputs: list[Any], inputs: Mapping[str, Any]) -> list[Any]:
         if inputs and torch_of(inputs.values()) is None:
             return [output.numpy() for output in outputs]
-        if not self.target.is_gpu:  # where nothing has to be said of devices
-            return [from_numpy(output.numpy()) for output in outputs]
-        return [
-            x if isinstance(x, torch.Tensor) else torch.from_dlpack(x.capsule()) for x in outputs
-        ]
+        return list(map(as_tensor, outputs))
 
     def _make(self, missed: Missed) -> int:
         check_tensors(missed.arguments.arguments)

@@ -31,6 +31,7 @@ from ..ir.target import Target
 from ..passes.pipelines import dense
 from ..runtime.device import Device
 from ..runtime.executable import Executable
+from .arguments import as_tensor, computed, tensor_view
 from .callable_module import without_history
 from .compile_graph import compile_graph
 from .compiled_variant import read_options
@@ -124,8 +125,9 @@ class CompiledGraph:
         """What the graph computes of these arguments."""
         with self._lock:
             run = self._executable(values)
-            outputs = run(*(_input(argument, values) for argument in self._arguments))
-        tensors = list(map(torch.from_dlpack, outputs))
+            given = [tensor_view(_input(argument, values)) for argument in self._arguments]
+            outputs = computed(run, given)
+        tensors = list(map(as_tensor, outputs))
         return [_result(result, tensors, values) for result in self._results]
 
     def _executable(self, values: Sequence[Any]) -> Executable:
