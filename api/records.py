@@ -44,8 +44,14 @@ def chosen_records(records: Records) -> Path | None:
 
 
 def user_records() -> Path:
-    """The file that tuning writes and building reads where none is named."""
+    """The file that building reads where none is named."""
     return cache.cache_dir() / FILE
+
+
+def tuned_records(records: Path | None) -> Path:
+    """The file that tuning writes, which need not be there: named, by the switch, or the user's."""
+    named = records or switches.get("records")
+    return user_records() if named is None or str(named) == NONE else Path(named).expanduser()
 
 
 def records_digest(records: Records, target: Target) -> str:

@@ -29,7 +29,7 @@ from . import cache
 from .build_model import capture, from_cache, pipeline_of
 from .compiled_variant import CompilingModule
 from .machine import device_name, open_device, resolve_target
-from .records import user_records
+from .records import tuned_records
 from .request import Request
 
 Tasks = dict[Key, Task]
@@ -93,7 +93,7 @@ def tune_tasks(
 
     DeviceError where the target is not here; see `autotune.tune`.
     """
-    file = RecordFile(records or user_records())
+    file = RecordFile(tuned_records(records))
     file.add([])  # one that cannot be written is told before hours of work
     devices = devices_of(target.is_gpu) if ray else None
     if devices is None:
@@ -111,7 +111,7 @@ def tune_tasks(
 
 def missing(tasks: Tasks, target: Target, records: Path | None) -> tuple[int, list[Miss]]:
     """(tasks that have a record, what is missing of the others); nothing is tuned."""
-    found = load(records or user_records(), target, near=True)
+    found = load(tuned_records(records), target, near=True)
     for task in tasks.values():
         _ask(found, task)
     return len(tasks) - len(found.misses), found.misses
@@ -123,7 +123,7 @@ def _ask(found: RecordedSchedules, task: Task) -> None:
 
 def export_lines(records: Path | None) -> list[str]:
     """The records of a file as lines of JSON. OptionError where there is no file."""
-    path = records or user_records()
+    path = tuned_records(records)
     if not path.is_file():
         raise OptionError("there is no such file of records", where=str(path))
     return RecordFile(path).lines()
@@ -132,7 +132,7 @@ def export_lines(records: Path | None) -> list[str]:
 def import_lines(lines: Sequence[str], where: str, records: Path | None) -> tuple[int, int]:
     """Take records into a file, all or none. -> (how many there are, how many were new)."""
     found = parse_lines([line for line in lines if line.strip()], where)
-    taken = RecordFile(records or user_records()).add(record.stored for record in found)
+    taken = RecordFile(tuned_records(records)).add(record.stored for record in found)
     return len(found), taken
 
 

@@ -109,33 +109,33 @@ def _tasks(
     """What there is to tune, and for which target."""
     from ..api import tune_model
     from ..api.machine import resolve_target
+    from ..api.records import NONE
     from ..api.request import Request, parse_dtype
+    from ..runtime.artifact import is_artifact, open_artifact
     from .named_module import compile_named, is_named, options_of
     from .progress_line import progress
 
     if is_named(model):
-        stored = options_of(dtype)
-        with compile_named(
-            model, inputs, dims, target=target, strict=False, options=stored, trust=trust
-        ) as compiled:
+        # what there is to tune does not depend on records
+        how = {"strict": False, "options": options_of(dtype), "trust": trust, "records": NONE}
+        with compile_named(model, inputs, dims, target=target, **how) as compiled:
             return tune_model.tasks_of_module(compiled), compiled.target
     if inputs or dims:
         raise OptionError(
             f"{model} is no module that is named, and --input and --dim are for those",
             fix="leave them out; a module is named as package.module:name or file.py:name",
         )
+    if is_artifact(model):
+        artifact = open_artifact(model)
+        tasks = tune_model.tasks_of_artifact(artifact, model, target)
+        return tasks, resolve_target(artifact.program.target)
     request = Request(
         model,
         dtype=parse_dtype(dtype, "--dtype"),
         target=resolve_target(target),
         kv_dtype=parse_dtype(kv_cache_dtype, "--kv-cache-dtype"),
+        records=NONE,
     )
-    if request.is_artifact:
-        from ..runtime.artifact import open_artifact
-
-        artifact = open_artifact(model)
-        tasks = tune_model.tasks_of_artifact(artifact, model, target)
-        return tasks, resolve_target(artifact.program.target)
     with progress(quiet) as show:
         return tune_model.tasks_of_request(request, show), request.target
 
@@ -153,7 +153,7 @@ def _tune(
     quiet: bool,
     json: bool,
 ) -> None:
-    from ..api.records import user_records
+    from ..api.records import tuned_records
     from ..api.tune_model import tune_tasks
     from ..autotune.bench import Budget
     from .progress_line import progress
@@ -168,7 +168,7 @@ def _tune(
             ray=ray,
             progress=show,
         )
-    path = str(records or user_records())
+    path = str(tuned_records(records))
     if json:
         print_json({"records": path, **report.to_json()})
     elif not quiet:

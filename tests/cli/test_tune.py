@@ -89,6 +89,14 @@ def test_a_module_is_tuned_and_its_records_go_elsewhere(net, tune, tmp_path):
     assert data["records"] == str(second)
 
 
+def test_the_switch_names_the_file_too(net, tune, tmp_path, monkeypatch):
+    file = tmp_path / "switched.sqlite"
+    monkeypatch.setenv("TILEWRIGHT_RECORDS", str(file))
+    out, _ = tune(net, "--target", "cpu", "--budget", 100)
+    assert f"records: {file}" in out
+    assert tune("--export")[0].count("\n") == out.count("tried")
+
+
 def test_frozen_says_what_changed_and_makes_no_file(net, tune, tmp_path):
     lines, file = tmp_path / "lines.jsonl", tmp_path / "r.sqlite"
     out, _ = tune(net, "--target", "cpu", "--frozen", "--records", file)
