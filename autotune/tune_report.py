@@ -50,7 +50,14 @@ class TuneRow:
             "launches": self.task.count,
             "state": self.state,
             "tried": record.tried if record is not None else len(self.tried),
-            "failed": self.failures,
+            "candidates": [
+                {
+                    "schedule": schedule_to_json(tried.schedule),
+                    "seconds": tried.seconds,
+                    "reason": tried.reason,
+                }
+                for tried in self.tried
+            ],
             "default": schedule_to_json(self.task.default),
             "schedule": None if record is None else schedule_to_json(record.schedule),
             "seconds": None if record is None else record.seconds,

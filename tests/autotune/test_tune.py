@@ -96,7 +96,9 @@ def test_each_outcome_is_kept_and_reported(file):
     assert "1 had no time: it hung\n" in text
     data = report.to_json()
     assert data["states"] == {"tuned": 8}
-    assert data["tasks"][0]["failed"] == {"it hung": 1}
+    assert [c["seconds"] for c in data["tasks"][0]["candidates"]] == [4e-6, 2e-6, None]
+    assert data["tasks"][0]["candidates"][2]["reason"] == "it hung\nmore"
+    assert data["tasks"][0]["candidates"][1]["schedule"]["panels"] == 16
     assert data["tasks"][0]["gain"] == 2.0
 
 
