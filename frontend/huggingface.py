@@ -204,9 +204,9 @@ def _trace(module: Any, progress: Progress) -> Imported:
     ids = torch.zeros((1, _EXAMPLE_TOKENS), dtype=torch.int64, device=device)
     positions = torch.arange(_EXAMPLE_TOKENS, device=device)[None]
     hint = torch.export.Dim.AUTO
-    # The whole model is traced once, and torch's graph is read as it is, without decomposing it:
-    # that would be a second trace. SmolLM2's 30 layers on 2 cores: 4 s to export, 0.2 s to import,
-    # 490 MB resident, of which 440 MB are the libraries.
+    # The model is traced once, and torch's graph is read as it is, without decomposing it: that
+    # would be a second trace. SmolLM2's 30 layers, which are alike: 0.8 s to export, 0.2 s to
+    # import, 490 MB resident, of which 440 MB are the libraries.
     wrapper = _Forward(module)
     with _layers_watched(module, progress):
         exported = export(wrapper, (ids, positions), None, ({1: hint}, {1: hint}), evaluation=True)
@@ -227,7 +227,7 @@ def _trace(module: Any, progress: Progress) -> Imported:
 
 @contextmanager
 def _layers_watched(module: Any, progress: Progress) -> Iterator[None]:
-    """Report each layer once it is traced: torch runs the module's own code once, layer by layer.
+    """Report each layer once it is traced, and all at the end: those that are alike are one trace.
 
     Layers are the members of the module's lists that are in no other list.
     """
@@ -245,6 +245,7 @@ def _layers_watched(module: Any, progress: Progress) -> Iterator[None]:
     hooks = [layer.register_forward_hook(finished) for layer in layers]
     try:
         yield
+        progress("capture", len(layers), len(layers))
     finally:
         for hook in hooks:
             hook.remove()

@@ -22,7 +22,7 @@ def plain_writes(graph: fx.Graph) -> dict[fx.Node, Overload]:
     order = {node: place for place, node in enumerate(graph.nodes)}
     inside: dict[int, list[fx.Node]] = {}
     for node in graph.nodes:
-        for storage in _storages(node):
+        for storage in storages(node):
             inside.setdefault(storage, []).append(node)
     found = {}
     for node in graph.nodes:
@@ -30,7 +30,7 @@ def plain_writes(graph: fx.Graph) -> dict[fx.Node, Overload]:
             plain = _plain(node)
             if plain is not None and not any(
                 other.op != "call_function" or _is_seen(other, order[node], order)
-                for other in inside[next(_storages(node))]
+                for other in inside[next(storages(node))]
             ):
                 found[node] = plain
     return found
@@ -42,19 +42,32 @@ def sees_writes(graph: fx.Graph) -> bool:
     return any(_writes(node) and node not in plain for node in graph.nodes)
 
 
+def storages(node: fx.Node) -> Iterator[int]:
+    """Which memory the tensors of a node lie in. What torch traced of the node keeps it alive."""
+    for value in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            yield value.untyped_storage()._cdata
+
+
+def written_storages(graph: fx.Graph) -> set[int]:
+    """Which memory the nodes write into."""
+    return {
+        storage
+        for node in filter(_writes, graph.nodes)
+        for argument, x in zip(node.target._schema.arguments, node.args)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for written in pytree.tree_leaves(x)
+        if isinstance(written, fx.Node)
+        for storage in storages(written)
+    }
+
+
 def _writes(node: fx.Node) -> bool:
     return isinstance(node.target, Overload) and node.target._schema.is_mutable
 
 
 def _is_seen(other: fx.Node, write: int, order: dict[fx.Node, int]) -> bool:
     return order[other] < write and any(order[user] > write for user in other.users)
-
-
-def _storages(node: fx.Node) -> Iterator[int]:
-    """Which memory the tensors of a node lie in. What torch traced of the node keeps it alive."""
-    for value in pytree.tree_leaves(node.meta.get("val")):
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            yield value.untyped_storage()._cdata
 
 
 def _plain(node: fx.Node) -> Overload | None:
@@ -74,8 +87,8 @@ def _plain(node: fx.Node) -> Overload | None:
         return None
     if not isinstance(written, fx.Node):
         return None
-    memory = [*_storages(node)]
-    if not memory or memory != [*_storages(written)]:
+    memory = [*storages(node)]
+    if not memory or memory != [*storages(written)]:
         return None  # traced without memory, as a program read from a file is
     # what is wider is computed wider, and then rounded: an operation and a cast
     for operand in node.all_input_nodes:

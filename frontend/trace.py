@@ -8,7 +8,7 @@ import inspect
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from .explain import explained
 from .fx_nodes import target_name
 from .importer import HANDLERS
 from .in_place import sees_writes
+from .repeated import traced_once
+from .spell_out import is_short, spell_out, writes_at_edges
 from .structural_copy import structural_copy
 from .tracing import tracing
 
@@ -57,16 +59,25 @@ def export(
     shapes = read_dynamic_shapes(module, args, kwargs, dynamic_shapes, fix_empty)
     args, kwargs = traceable_examples(args, kwargs, shapes.leaves)
     with tracing():
-        copy = structural_copy(module).module
-        if evaluation:
-            # the flag, not eval(): a module's own train() may do more
-            for part in copy.modules():
-                part.training = False
-        results = Results(copy)
-        with explained(), _without_partial_graph():
-            program = torch.export.export(
-                copy, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
-            )
+        for once in (True, False):
+            copy = structural_copy(module).module
+            if evaluation:
+                # the flag, not eval(): a module's own train() may do more
+                for part in copy.modules():
+                    part.training = False
+            results = Results(copy)
+            layers = traced_once(copy) if once else nullcontext()
+            with explained(), _without_partial_graph(), layers:
+                program = torch.export.export(
+                    copy, tuple(args), kwargs, dynamic_shapes=shapes.torch_spec, strict=False
+                )
+                if not is_short(program):
+                    break
+                if not writes_at_edges(program):
+                    if needs_functions(program):
+                        program = functionalize(program)
+                    if spell_out(program):
+                        break
     return Exported(program, shapes.leaves, results.tree)
 
 
