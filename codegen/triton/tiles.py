@@ -6,7 +6,7 @@ matrix with zeros: no thread computes an address or a mask.
 
 from dataclasses import dataclass
 
-from ...ir.dim import Dim, divided, floordiv, symbol
+from ...ir.dim import Dim, divided, floordiv, symbol, symbols_of
 from ...ir.facts import Facts
 from ..loops import Axis, Load, LoopKernel
 from ..templates.template import factor
@@ -45,6 +45,8 @@ def matrix_of(
     stride = max(strides)  # both 1: a row that is read again and again, or one of one element
     row_axis, column_axis = (k, own) if is_turned else (own, k)
     rest = load.offset - stride * symbol(row_axis.name) - symbol(column_axis.name)
+    if not symbols_of(rest).isdisjoint((own.name, k.name)):
+        return None  # rows of several axes, that lie across one another
     at = divided(rest, stride)
     shape = floordiv(type.numel, stride), stride
     if (

@@ -125,3 +125,14 @@ def test_two_weights_that_are_one_are_multiplied_as_one(runner, is_swapped):
     check(runner, case, schedule)
     apart = emit_kernel(samples.gated(17, 24, 40).kernel, "kernel", schedule, TARGET)[-1]
     assert apart.source.count("tl.dot(") == 2
+
+
+def test_rows_that_lie_across_one_another_are_no_matrix_in_memory(runner):
+    b = Builder()
+    x = b.transpose(b.input("x", (2, 8, 64), f32), perm=(1, 0, 2))
+    y = b.matmul(b.reshape(x, shape=(16, 64)), b.weight("w", (24, 64), f32), transpose_w=True)
+    schedule = DotSchedule(16, 16, 32, False, has_tiles=True, programs=2)
+    case = samples.make(b, [y], {})
+    (launch,) = emit_kernel(case.kernel, "kernel", schedule, TARGET)
+    assert launch.source.count("tl.make_tensor_descriptor(") == 1
+    check(runner, case, schedule)
