@@ -127,6 +127,16 @@ def columns(t=37, width=40) -> Case:
     return make(b, [b.sum(b.transpose(x, perm=(1, 0)), axes=(1,))], {"t": t})
 
 
+def softmax_of_columns(length=4096, width=64) -> Case:
+    b = Builder()
+    return make(b, [b.softmax(b.input("x", (length, width)), axis=0)], {})
+
+
+def transposed(height=96, width=64, dtype=f32) -> Case:
+    b = Builder()
+    return make(b, [b.transpose(b.input("x", (height, width), dtype), perm=(1, 0))], {})
+
+
 def linear(m=1, n=40, k=48, dtype=f32, *, norm=True, bias=True) -> Case:
     """rms_norm, matmul, bias and residual: one kernel."""
     b = Builder()

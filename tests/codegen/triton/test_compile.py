@@ -49,6 +49,8 @@ CASES = {
     "rope_append": lambda: samples.rope_append(dtype=bf16),
     "rms_norm": lambda: samples.norm(width=4096, dtype=bf16),
     "argmax": lambda: samples.reductions(2, 30000, f32),
+    "held_columns": samples.softmax_of_columns,
+    "transpose": samples.transposed,
     "linear": lambda: samples.linear(4, 256, 512, bf16),
     "linear_f32": lambda: samples.linear(4, 256, 512, f32),
     "gated": lambda: samples.gated(4, 256, 512, bf16),

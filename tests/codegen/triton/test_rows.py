@@ -36,7 +36,6 @@ def turned(shape, perm, dtype=f32, sizes=None, scale=True):
 @pytest.mark.parametrize(
     ("shape", "perm", "sizes"),
     [
-        ((37, 20), (1, 0), {}),
         (("m", "n"), (1, 0), {"m": 21, "n": 50}),
         ((2, 17, 3, 7), (0, 2, 3, 1), {}),  # channels last: (3, 7) is one axis
         ((2, 19, 3, 16), (0, 2, 3, 1), {}),
@@ -99,13 +98,12 @@ def test_columns_in_pieces(runner, length, width, batch, splits):
     check(runner, case, ReduceSchedule(16, 8, False, splits=splits))
 
 
-@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
-@pytest.mark.parametrize("length", [333, 1000])
+@pytest.mark.parametrize(("length", "dtype"), [(333, f32), (250, bf16)])
 def test_rows_in_pieces_that_are_not_equal(runner, length, dtype):
     case = samples.reductions(3, length, dtype)
     for schedule in (
-        ReduceSchedule(1, 256, True, splits=3 if length < 500 else 4),
-        ReduceSchedule(1, 32, False, splits=7),
+        ReduceSchedule(1, 256, True, splits=2),
+        ReduceSchedule(1, 64, False, splits=3),
     ):
         check(runner, case, schedule, 8e-3 if dtype == bf16 else 1e-5)
 
