@@ -7,10 +7,13 @@ wait. The numbers were fitted to measurements by benchmarks/fit_model.py.
 """
 
 from dataclasses import dataclass
+from math import hypot
 
 from ..codegen.templates.template import Schedule
 from ..ir.target import Target
 from .work import KernelFacts, LaunchWork, is_legal, works
+
+LANES = 128  # of a GPU core that make an operation each at a time
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,19 @@ class Coefficients:
     side: float  # rows of a tile with which matrix units reach half of their rate
     hiding: float  # how well programs of a core and stages of a program hide each other's waits
     program: float  # seconds that a program takes besides
+    load: float  # seconds from one read of a thread to its next
     sum: float  # seconds that joining a sum of all threads takes, more the more warps they are
 
 
 FITTED = {
     "gpu": Coefficients(
-        launch=1.3e-6, turn=2.5e-7, latency=8e-7, memory=0.95, cache=2.5, products=0.85,
-        copied=0.95, plain=0.7, tiles=0.3, side=32.0, hiding=1.0, program=7e-7, sum=3e-8,
+        launch=9.7e-7, turn=3.6e-7, latency=4e-7, memory=0.85, cache=4.1, products=0.95,
+        copied=1.1, plain=0.81, tiles=0.3, side=32.0, hiding=0.16, program=7.5e-7, load=6.2e-9,
+        sum=3.5e-8,
     ),
     "cpu": Coefficients(
         launch=3e-6, turn=1e-6, latency=1e-7, memory=0.8, cache=3.0, products=0.7,
-        copied=0.7, plain=0.5, tiles=0.5, side=0.0, hiding=1.0, program=2e-7, sum=0.0,
+        copied=0.7, plain=0.5, tiles=0.5, side=0.0, hiding=1.0, program=2e-7, load=0.0, sum=0.0,
     ),
 }  # fmt: skip
 
@@ -81,9 +86,15 @@ def running(work: LaunchWork, target: Target, fitted: Coefficients) -> float:
     longer, shorter = max(moving, arithmetic), min(moving, arithmetic)
     # what of the shorter is not hidden: programs and stages wait for what is under way
     roof = longer + shorter / (together + work.stages - 1) ** fitted.hiding
-    joins = work.sums * fitted.sum * (work.threads / target.warp_size) ** 0.5
-    waits = fitted.program + joins + work.steps * fitted.turn / together
-    return roof + waves * waits
+    # what a program takes from its start to its end, one thing after the other
+    chain = fitted.program + work.steps * fitted.turn / max(work.stages - 1, 1)
+    chain += work.sums * fitted.sum * (work.threads / target.warp_size) ** 0.5
+    if not work.side and target.is_gpu:
+        lanes = target.rate / (target.num_cores * LANES)
+        share = max(work.programs * work.threads, 1)  # of all threads of all programs
+        chain += work.operations / (share * lanes * fitted.plain)
+        chain += work.read / (share * work.width) * fitted.load
+    return float(hypot(roof, waves * chain))
 
 
 def resident(work: LaunchWork, target: Target) -> int:

@@ -38,6 +38,7 @@ from ..runtime.cpu import usable_cores
 from .bucket_sizes import Sizes
 
 MOST_REGISTERS = 255  # of a thread; what does not fit is kept in memory
+WIDEST = 16.0  # bytes that one instruction of a thread reads
 OWN = 32  # registers of a thread for addresses, masks and the like
 CHUNK_ROWS, PANEL = 12, 32  # of the C++ inner loops: TW_ROWS, TW_PANEL
 
@@ -63,6 +64,7 @@ class LaunchWork:
     ahead: float = 0  # bytes that a program has asked for at a time
     stages: int = 2  # of which one is computed on while the others arrive
     sums: int = 0  # that all threads of a program join at its end
+    width: float = WIDEST  # bytes that a thread reads side by side
 
 
 class KernelFacts:
@@ -170,6 +172,7 @@ def _gemv(facts: KernelFacts, schedule: GemvSchedule) -> Launches:
             steps=_ceil(p.k, ahead),
             ahead=min(ahead, p.k) * tile * p.w_bytes,
             sums=rows * tile,
+            width=min(WIDEST, schedule.bk * min(p.w_bytes, p.x_bytes) / threads),
         )
     ]
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-from gpu_rows import DOTS, NARROW, WIDE, product
+from gpu_rows import NARROW, WIDE, product
 
 from tilewright.autotune.model import FITTED, Coefficients, running
 from tilewright.autotune.record import schedule_from_json
@@ -36,8 +36,7 @@ def rows_groups(data: dict) -> dict[str, Group]:
         for line in data[key]["us"]:
             kernel = product(line["n"], line["k"], dtype).kernel
             facts = KernelFacts(kernel, {"t": line["m"]}, TARGET)
-            known = {**named, **(DOTS if dtype == f32 else {})}
-            made = [(works(facts, known[n]), us, n) for n, us in line.items() if n in known]
+            made = [(works(facts, named[n]), us, n) for n, us in line.items() if n in named]
             name = f"{key} {line['n']}x{line['k']} {line['m']}"
             groups[name] = [item for item in made if item[0] is not None]
     return groups
