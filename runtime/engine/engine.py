@@ -266,9 +266,14 @@ class Engine:
             sequence.num_awaited -= 1
             try:
                 if row in flight.own:
-                    if logits is None:  # only fetched when somebody reads them
-                        logits = result.logits()
-                    choice = choose(logits[row], sequence, self._forbidden(sequence))
+                    choice, forbidden = None, self._forbidden(sequence)
+                    if result.scores is not None and sequence.params.only_lowers:
+                        scores = scores or result.scores()
+                        choice = scores.choose(row, sequence, forbidden)
+                    if choice is None:
+                        if logits is None:  # only fetched when somebody reads them
+                            logits = result.logits()
+                        choice = choose(logits[row], sequence, forbidden)
                     token = choice.token
                     self._note(sequence, token, choice.top)
                 elif token < 0:  # the program found no likeliest

@@ -1,6 +1,7 @@
 """Running a paged program on batches: the only place where the engine meets an executable."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -14,6 +15,7 @@ from ..fixed_run import FixedRun, SharedMemory
 from .batch import Batch, BatchSizes, make_batch, sizes_of
 from .scheduler import Work
 from .scores import Scorer, TokenScores
+from .sequence import Sequence
 
 WIDTH_STEP = 8  # columns of the page table are padded to a multiple, so that sizes seldom change
 MAX_CAPTURED_TOKENS = 512  # a longer prefill takes far longer than its launches: not captured
@@ -101,7 +103,7 @@ class ProgramRunner:
                 logits = self._placed[self._outputs[0]] = device.allocate(nbytes, "logits")
                 self._scorer = Scorer(self._scores, logits, memory, sizes.rows)
 
-    def run(self, work: Sequence[Work]) -> StepResult:
+    def run(self, work: Seq[Work]) -> StepResult:
         """Compute the next tokens of `work`."""
         least = sizes_of(work, self.page_size)
         sizes = self.bucket(least) if self._captures else self._widened(least)
@@ -127,8 +129,7 @@ class ProgramRunner:
         return StepResult(batch, lambda: _after(done, tokens), logits, scores)
 
     def _begin_scores(self, batch: Batch) -> Callable[[], TokenScores] | None:
-        asked = batch.scored or any(s.params.logprobs is not None for s in batch.wanting)
-        if self._scorer is None or not asked:
+        if self._scorer is None or not (batch.scored or any(map(_asks, batch.wanting))):
             return None
         targets = [-1] * len(batch.wanting) + [s.prompt[place + 1] for s, place in batch.scored]
         done, scores = self._scorer.begin(batch.sizes.rows, targets)
@@ -168,6 +169,14 @@ class ProgramRunner:
     def _cap(self, name: str, value: int) -> int:
         limit = self._limits[name]
         return value if limit is None else min(value, limit)
+
+
+def _asks(sequence: Sequence) -> bool:
+    """Whether its next token is told with log-probabilities, or chosen among the likeliest."""
+    params = sequence.params
+    is_early = params.min_tokens > 0 and sequence.num_output < params.min_tokens
+    is_changed = params.changes_logits or is_early
+    return params.logprobs is not None or (is_changed and params.only_lowers)
 
 
 def _after(done: Done, value: T) -> T:

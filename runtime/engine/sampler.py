@@ -132,29 +132,60 @@ def adjust(logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int]) ->
     return np.minimum(changed, np.finfo(np.float32).max, out=changed)
 
 
-def _adjusted(logits: np.ndarray, sequence: Sequence, forbidden: frozenset[int]) -> np.ndarray:
+def _adjusted(
+    logits: np.ndarray,
+    sequence: Sequence,
+    forbidden: frozenset[int],
+    tokens: np.ndarray | None = None,
+) -> np.ndarray:
+    """In place. `tokens` are those whose logits are given, in any order; None for all in theirs."""
     params = sequence.params
+
+    def places(of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the logits of some tokens are, and which of those tokens have one here."""
+        if tokens is None:
+            return of, np.arange(len(of))
+        _, at, which = np.intersect1d(tokens, of, return_indices=True)
+        return at, which
+
     if params.repetition_penalty != 1:
-        seen = np.unique(np.array(sequence.tokens))
+        seen, _ = places(np.unique(np.array(sequence.tokens)))
         values = logits[seen]
         penalty = np.float32(params.repetition_penalty)
         logits[seen] = np.where(values > 0, values / penalty, values * penalty)
     if params.frequency_penalty or params.presence_penalty:
         counts = Counter(sequence.output)
-        tokens = np.array(list(counts), np.int64)
-        times = np.array(list(counts.values()), np.float32)
-        logits[tokens] -= times * np.float32(params.frequency_penalty)
-        logits[tokens] -= np.float32(params.presence_penalty)
-    for token, bias in (params.logit_bias or {}).items():
-        logits[token] += np.float32(bias)
+        at, which = places(np.array(list(counts), np.int64))
+        times = np.array(list(counts.values()), np.float32)[which]
+        logits[at] -= times * np.float32(params.frequency_penalty)
+        logits[at] -= np.float32(params.presence_penalty)
+    if params.logit_bias:
+        at, which = places(np.array(list(params.logit_bias)))
+        logits[at] += np.array(list(params.logit_bias.values()), np.float32)[which]
     if params.allowed_token_ids is not None:
-        allowed = np.array(params.allowed_token_ids)
+        allowed, _ = places(np.unique(np.array(params.allowed_token_ids)))
         kept = logits[allowed]
         logits[:] = -np.inf
         logits[allowed] = kept
     if forbidden:
-        logits[list(forbidden)] = -np.inf
+        logits[places(np.array(list(forbidden)))[0]] = -np.inf
     return logits
+
+
+def choose_of_largest(
+    largest: np.ndarray, tokens: np.ndarray, sequence: Sequence, forbidden: frozenset[int]
+) -> int | None:
+    """As `choose`, of the largest logits alone, f32 [K] from the largest on, and their tokens.
+
+    For parameters that only lower logits. None where they do not decide it: a token whose logit is
+    not among them could be as likely as what is left.
+    """
+    if not np.isfinite(largest[0]):
+        return None
+    with np.errstate(all="ignore"):
+        changed = _adjusted(largest.copy(), sequence, forbidden, tokens)
+    top = changed.max()
+    return int(tokens[changed == top].min()) if top > largest[-1] else None
 
 
 def log_probabilities(logits: np.ndarray, count: int, token: int) -> dict[int, float]:

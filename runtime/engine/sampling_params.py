@@ -136,6 +136,17 @@ class SamplingParams:
         return self.min_p == 0 and not self.changes_logits
 
     @cached_property
+    def only_lowers(self) -> bool:
+        """Whether the likeliest token is taken of logits none of which became larger."""
+        return (
+            self.is_greedy
+            and self.presence_penalty >= 0
+            and self.frequency_penalty >= 0
+            and self.repetition_penalty >= 1
+            and all(bias <= 0 for bias in (self.logit_bias or {}).values())
+        )
+
+    @cached_property
     def changes_logits(self) -> bool:
         """Whether penalties, biases or a list of allowed tokens alter the logits."""
         return (

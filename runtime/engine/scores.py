@@ -1,6 +1,6 @@
 """How likely tokens were, computed where logits lie: see api/token_scores.py."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,8 @@ from ...ir import layout
 from ..device import Done, Memory
 from ..executable import Executable
 from ..fixed_run import FixedRun, SharedMemory
+from .sampler import SampledToken, choose_of_largest
+from .sequence import Sequence
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,27 @@ class TokenScores:
 
     def top(self, row: int, count: int, token: int) -> dict[int, float]:
         """As `log_probabilities`: `token` is the one whose logit was asked for."""
-        total = float(self.total[row])
-        best = self.best[row, :count].tolist()
-        found = {t: x - total for t, x in zip(self.tokens[row, :count].tolist(), best)}
-        found.setdefault(token, float(self.own[row]) - total)
+        found = self._likeliest(row, count)
+        found.setdefault(token, float(self.own[row]) - float(self.total[row]))
         return found
+
+    def choose(
+        self, row: int, sequence: Sequence, forbidden: frozenset[int]
+    ) -> SampledToken | None:
+        """As the sampler's `choose`; None where the largest logits do not decide it."""
+        token = choose_of_largest(self.best[row], self.tokens[row], sequence, forbidden)
+        count = sequence.params.logprobs
+        if token is None or count is None:
+            return None if token is None else SampledToken(token)
+        (place,) = np.flatnonzero(self.tokens[row] == token)
+        value = float(self.best[row, place]) - float(self.total[row])
+        found = self._likeliest(row, count)
+        found.setdefault(token, value)
+        return SampledToken(token, value, found)
+
+    def _likeliest(self, row: int, count: int) -> dict[int, float]:
+        total, best = float(self.total[row]), self.best[row, :count].tolist()
+        return {t: x - total for t, x in zip(self.tokens[row, :count].tolist(), best)}
 
 
 class Scorer:
@@ -50,7 +68,7 @@ class Scorer:
             for _ in range(2)
         ]
 
-    def begin(self, rows: int, targets: Sequence[int]) -> tuple[Done, TokenScores]:
+    def begin(self, rows: int, targets: Seq[int]) -> tuple[Done, TokenScores]:
         """Score the rows of the step launched last. The scores are there once `Done` returns."""
         prepared = self._prepared.get(rows)
         if prepared is None:

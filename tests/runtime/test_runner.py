@@ -75,10 +75,11 @@ def test_padding_and_captures_change_nothing(compiled, rng):
 
 def test_scores_of_the_device_are_those_of_the_host(compiled, scoring, rng):
     """Beside rows that need none, and rows whose prompts are scored; read a step late."""
-    prompts = [rng.integers(3, 320, n).tolist() for n in (5, 1, 40, 9, 17)]
+    prompts = [rng.integers(3, 320, n).tolist() for n in (5, 1, 40, 9, 17, 8)]
     named = [
         {"logprobs": 5}, {}, {"logprobs": 0, "temperature": 0.9, "top_k": 30, "seed": 5},
         {"logprobs": 20, "prompt_logprobs": 3}, {"logprobs": 2, "repetition_penalty": 1.3},
+        {"presence_penalty": 1.5, "min_tokens": 4, "stop_token_ids": [9]},
     ]  # fmt: skip
     params = [
         SamplingParams(**{"temperature": 0, "max_tokens": 12 + n, "ignore_eos": True} | more)
@@ -86,12 +87,14 @@ def test_scores_of_the_device_are_those_of_the_host(compiled, scoring, rng):
     ]
     engines = [new_engine(compiled, False), new_engine(compiled, True, scores=scoring)]
     groups = [[e.add(p, one) for p, one in zip(prompts, params)] for e in engines]
-    fetched = []
+    fetched, reads = [], []
     run = engines[1].runner.run
 
     def watched(work):
         result = run(work)
         fetched.append(result.scores is not None)
+        logits = result.logits
+        object.__setattr__(result, "logits", lambda: reads.append(work) or logits())
         return result
 
     engines[1].runner.run = watched
@@ -100,6 +103,7 @@ def test_scores_of_the_device_are_those_of_the_host(compiled, scoring, rng):
             engine.step()
             engine.check_integrity()
     assert all(fetched[:12])
+    assert len(reads) < 6, "the largest logits decide nearly all that penalties change"
     assert engines[1].runner.overlaps
     for host, device in zip(*groups):
         assert device.output == host.output

@@ -8,7 +8,13 @@ import pytest
 
 from tilewright.ir.errors import RequestError
 from tilewright.ir.ops.sampling import sample
-from tilewright.runtime.engine.sampler import adjust, choose, draw, log_probabilities
+from tilewright.runtime.engine.sampler import (
+    adjust,
+    choose,
+    choose_of_largest,
+    draw,
+    log_probabilities,
+)
 from tilewright.runtime.engine.sampling_params import SamplingParams
 from tilewright.runtime.engine.sequence import Sequence
 
@@ -235,3 +241,44 @@ def test_all_bad_values_are_listed():
 def test_unknown_parameters_are_named():
     with pytest.raises(RequestError, match="parameter best_of, use_beam_search is not supported"):
         SamplingParams(temperature=0, best_of=2, use_beam_search=True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_largest_logits_decide_where_they_can(seed):
+    """What is chosen of them is what is chosen of all, first of equals too; else they say so."""
+    rng = np.random.default_rng(seed)
+    logits = (rng.integers(-8, 9, 40) / 2).astype(np.float32)
+    tokens = rng.integers(0, 40, 12).tolist()
+    params = SamplingParams(
+        temperature=0,
+        presence_penalty=float(rng.choice([0, 0.5, 2])),
+        frequency_penalty=float(rng.choice([0, 0.5])),
+        repetition_penalty=float(rng.choice([1, 1.7])),
+        logit_bias={3: -1.0, 39: -100.0} if seed % 3 == 0 else None,
+        allowed_token_ids=range(5, 35) if seed % 4 == 0 else None,
+    )
+    assert params.only_lowers
+    sequence = Sequence(1, tuple(tokens[:4]), params, 0)
+    sequence.tokens += tokens[4:]
+    forbidden = frozenset(np.argsort(-logits)[: seed % 3].tolist())
+    expected = choose(logits, sequence, forbidden).token
+    order = np.argsort(-logits, kind="stable")
+    decided = []
+    for count in (1, 3, 10, 20):
+        largest = logits[order[:count]]
+        found = choose_of_largest(largest, order[:count], sequence, forbidden)
+        assert found in (None, expected)
+        decided.append(found is not None)
+    assert decided == sorted(decided), "more of them decide no less"
+    assert logits[order[19]] == np.sort(logits)[-20], "and are not changed"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"temperature": 0.5}, {"presence_penalty": -1}, {"frequency_penalty": -1},
+        {"repetition_penalty": 0.5}, {"logit_bias": {1: 1.0}},
+    ],
+)  # fmt: skip
+def test_what_may_raise_a_logit_is_not_left_to_the_largest(named):
+    assert not SamplingParams(**{"temperature": 0} | named).only_lowers
