@@ -13,6 +13,7 @@ import torch
 import torch.export._trace
 import transformers.generation.utils
 import transformers.masking_utils
+import transformers.models.auto.modeling_auto
 
 from ..ir.dim import Dim, symbol
 from ..ir.errors import DimError, TilewrightError, UnsupportedModel, told

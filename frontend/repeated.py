@@ -73,6 +73,19 @@ def _fake_again(values: Sequence[torch.Tensor], first: int, path: str) -> list[t
     return [meta.empty() for meta in _results[first]]
 
 
+class _Called(NamedTuple):
+    """How a layer was called."""
+
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+    modes: list[bool]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """To compare by, now: sizes may have been found equal since."""
+        return self.spec, self.modes, [_called(x) for x in self.leaves]
+
+
 @dataclass(frozen=True)
 class _First:
     """A layer that was traced: how it was called, what it gave, which attributes it read."""
@@ -80,7 +93,7 @@ class _First:
     number: int
     layer: torch.nn.Module
     path: str
-    called: Any
+    called: "_Called"
     leaves: list[Any]  # of the result
     spec: pytree.TreeSpec
     read: set[tuple[int, str]]
@@ -138,9 +151,9 @@ class _Repeats:
         if self._is_inside or not values or not all(map(_is_fixed, leaves)):
             return forward(*args, **kwargs)
         modes = [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")]
-        called = spec, [_called(x) for x in leaves], [*modes, torch.is_grad_enabled()]
+        called = _Called(leaves, spec, [*modes, torch.is_grad_enabled()])
         for first in self.firsts:
-            if first.called == called and self._is_alike(first, layer, path):
+            if first.called.key == called.key and self._is_alike(first, layer, path):
                 again = torch.ops.tilewright.layer_again(values, first.number, path)
                 return pytree.tree_unflatten(_filled(first.leaves, again), first.spec)
         number, before = next(_numbers), _state(layer)

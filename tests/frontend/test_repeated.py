@@ -67,6 +67,31 @@ def test_layers_that_are_alike_are_traced_once(monkeypatch):
     assert texts(Model(), monkeypatch) == 1
 
 
+class Paired(Layer):
+    """A layer of two arguments, whose sizes it finds to be equal."""
+
+    def forward(self, x, y):
+        return super().forward(x + y)
+
+
+class Pairs(Model):
+    """Layers that are all given one more argument."""
+
+    def forward(self, x, y):
+        for layer in self.layers:
+            x = layer(x, y=y)
+        return x
+
+
+def test_sizes_that_the_first_layer_finds_equal():
+    model, args = Pairs(Paired), (torch.randn(5, 6), torch.randn(5, 6))
+    traced.clear()
+    imported = import_module(model, args, dynamic_shapes=({0: torch.export.Dim.AUTO},) * 2)
+    assert len(traced) == 1
+    x, y = torch.randn(3, 6), torch.randn(3, 6)
+    np.testing.assert_allclose(run(imported, x, y)[0], model(x, y).detach(), rtol=1e-4, atol=1e-5)
+
+
 def _other_scale(layers):
     layers[2].scale = 3.0
 
