@@ -268,7 +268,7 @@ class _Run:
             if part.mask is not None:
                 mask = self.buffers[part.mask.param][self.places(part.mask, *heads, part.keys)]
                 operands.append(mask)
-            attrs["is_causal"] = part.is_causal
+            attrs |= {"is_causal": part.is_causal, "unseen": part.unseen}
             self.buffers[part.out.param][out] = OPS["attention"].reference(*operands, **attrs)
             return
         pages, seqs = part.pages, int(self.index(part.pages.sequences))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from math import isfinite
+from math import isfinite, nan
 
 from ..ir.builder import Builder, Rebuilder
 from ..ir.dim import Dim
@@ -72,19 +72,11 @@ def _build(b: Rebuilder, graph: Graph, found: Written) -> Value:
     q, k, v = (_with_batch(b, x, batch) for x in (q, k, v))
     mask = _joined_mask(b, found, q)
     operands = (q, k, v) if mask is None else (q, k, v, mask)
-    result = b.attention(*operands, scale=found.scale, softcap=found.softcap)
     sizes = *q.shape[-3:-1], k.shape[-2]
-    if mask is None or found.is_guarded or _sees_something(graph, mask, *sizes):
-        return result
-    # a row that sees nothing is 0 in our op, and 0 / 0 where softmax is written out
-    return b.where(_seen(b, mask), result, b.constant(float("nan"), q.dtype))
-
-
-def _seen(b: Builder, mask: Value) -> Value:
-    """Whether each query sees some key: the mask's shape with one key."""
-    if mask.dtype is not bool_:
-        mask = b.ne(mask, b.constant(float("-inf"), mask.dtype))
-    return b.any(mask, axes=(-1,), keepdims=True)
+    sees = mask is None or found.is_guarded or _sees_something(graph, mask, *sizes)
+    # a row that sees nothing is 0 / 0 where softmax is written out
+    unseen = 0.0 if sees else nan
+    return b.attention(*operands, scale=found.scale, softcap=found.softcap, unseen=unseen)
 
 
 def _sees_something(graph: Graph, mask: Value, heads: Dim, queries: Dim, keys: Dim) -> bool:

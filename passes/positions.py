@@ -55,6 +55,8 @@ class Scores:
 
 def read_scores(graph: Graph, node: Node) -> Scores | str:
     """What the mask and the sinks of an attention say; a text tells why that cannot be read."""
+    if node.attrs["unseen"] != 0:
+        return "a query may see nothing, and then gives no 0"
     q, k, _, *others = node.operands
     mask, sinks = (*others, None, None)[:2]
     (heads, queries), keys = q.shape[-3:-1], k.shape[-2]

@@ -6,7 +6,7 @@ from ..loops import Element, LoopKernel, Sample
 from ..templates.attention import Attention, Heads, Located
 from . import dims
 from .elements import Scope
-from .scalars import VALUE_TYPES, convert
+from .scalars import VALUE_TYPES, constant, convert
 from .schedules import QueriesSchedule
 
 _KINDS = {"f32": "TwF32", "bf16": "TwBF16", "f16": "TwF16", "bool": "TwBool"}
@@ -63,6 +63,7 @@ def _shape(kernel: LoopKernel, part: Attention) -> list[str]:
         f"static constexpr bool causal = {str(part.is_causal).lower()};",
         f"static constexpr int mask_kind = {0 if part.mask is None else 1 if is_bool else 2};",
         f"static constexpr float scale = {part.scale!r}, softcap = {part.softcap or 0.0!r};",
+        f"static constexpr float unseen = {constant(part.unseen, f32)};",
         f"static constexpr int64_t columns = {heads.columns};",
         f"static constexpr int64_t sink = {-1 if heads.sink is None else heads.sink};",
         *_of_positions(kernel, "picks", "seen", part.seen, bool_, i32, 0),

@@ -236,8 +236,8 @@ struct TwAttentionRun {
             typename OUT::stored* to = (typename OUT::stored*)s.out.p + t.out +
                                        (t.first + r / S::group) * s.out.token +
                                        head_of(t, r) * s.out.head;
-            const float by = total[r] == 0 ? 1 : total[r];
-            for (int64_t d = 0; d < S::value_dim; ++d) to[d] = OUT::put(sums[r * S::padded + d] / by);
+            for (int64_t d = 0; d < S::value_dim; ++d)
+                to[d] = OUT::put(total[r] == 0 ? S::unseen : sums[r * S::padded + d] / total[r]);
         }
     }
 };

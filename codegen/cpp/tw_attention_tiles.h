@@ -16,11 +16,11 @@ struct TwTileRows<SHAPE, decltype((void)SHAPE::tile_rows)> {
 };
 
 // SHAPE has the constants of one layer: heads, kv_heads, head_dim, value_dim, page_size (0: dense),
-// causal, scale, softcap (0: none), window (0: none), mask_kind (0: none, 1: bool, 2: added),
-// columns (of `numbers`, which each head has), sink (the column that is the score of a key without
-// value; -1: none), batch_rank, and the element types Q, K, V, OUT and MASK. Where it `picks`, it
-// has the function seen, where it is `biased` the function bias: of a head's numbers and of the
-// positions of a query and a key.
+// causal, scale, softcap (0: none), window (0: none), mask_kind (0: none, 1: bool, 2: added), unseen
+// (what a query gives that sees no key), columns (of `numbers`, which each head has), sink (the
+// column that is the score of a key without value; -1: none), batch_rank, and the element types Q, K,
+// V, OUT and MASK. Where it `picks`, it has the function seen, where it is `biased` the function
+// bias: of a head's numbers and of the positions of a query and a key.
 //
 // Dense, a sequence is an index of the batch: `tokens` queries and `keys` keys each, which lie
 // where the strides say. Over pages, tokens of all sequences are laid end to end.

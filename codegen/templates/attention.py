@@ -87,6 +87,7 @@ class Attention(Part):
     heads: Heads | None = None
     seen: Element | None = None
     bias: Element | None = None
+    unseen: float = 0.0  # the result of a query that sees no key
 
     @property
     def tokens(self) -> Dim:

@@ -8,10 +8,11 @@ prompts, has a walk of its own in a small matrix tile.
 """
 
 from ...ir.dim import Dim, ceildiv, product
+from ...ir.types import f32
 from ..templates.attention import Located
 from .attention_join import SharedKeys
 from .attention_keys import LOG2_E, THIN
-from .names import value_type
+from .names import constant, value_type
 
 SEQUENCES = 256  # that are looked at together
 
@@ -199,11 +200,14 @@ top = tl.where(split == 0, head{heads.sink}{scaled}, float("-inf"))""")
         batch = [(f"batch{i}", s) for i, s in enumerate(part.out.strides[: self.num_batch])]
         out = value_type(self.kernel.params[part.out.param].type.dtype)
         offsets = self.row_offsets(part.out, "out_token", "out_head")
+        mean = f"{sums} / tl.where({mass} == 0.0, 1.0, {mass})[:, None]"
+        if part.unseen != 0:
+            mean = f"tl.where({mass}[:, None] == 0.0, {constant(part.unseen, f32)}, {mean})"
         self.lines(f"""
 out_token = (query + {rows} // {self.group}).to(tl.int64)
 out_head = head * {self.group} + {rows} % {self.group}
 is_out = ({rows} < {queries * self.group}) & (out_token < stop)
 out_mask = is_out[:, None] & in_v_dims[None, :]
 out_at = {" + ".join([offsets, *self.terms(*batch)])}
-out = ({sums} / tl.where({mass} == 0.0, 1.0, {mass})[:, None]).to({out})
+out = ({mean}).to({out})
 tl.store(p{part.out.param} + out_at[:, None] + v_dims[None, :], out, mask=out_mask)""")

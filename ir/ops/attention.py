@@ -30,6 +30,7 @@ def attention(
     is_causal: bool = False,
     window: int | None = None,
     softcap: float | None = None,
+    unseen: float = 0.0,
 ):
     """softmax(cap(scale * q k^T) + mask) v.
 
@@ -39,7 +40,7 @@ def attention(
     keys up to i + T - S. window w lets it see only the last w of those. softcap c replaces a score
     s by c * tanh(s / c). mask broadcasts to [..., H, S, T]: bool (true: seen) or added to scores.
     sinks: [H] f32, the score of one more key a head, whose value is 0 and which all queries see;
-    they come with a mask, which may be true everywhere. A query that sees nothing gives 0.
+    they come with a mask, which may be true everywhere. A query that sees nothing gives `unseen`.
     Vaswani et al., 2017, eq. 1; scores and sums in float32.
     """
     if min(q.rank, k.rank, v.rank) < 3 or not q.dtype == k.dtype == v.dtype:
@@ -68,14 +69,16 @@ def _(q, k, v, *others, **attrs):
 
 
 @attention.set_reference
-def _(q, k, v, mask=None, sinks=None, *, scale, is_causal, window, softcap):
+def _(q, k, v, mask=None, sinks=None, *, scale, is_causal, window, softcap, unseen):
     group = q.shape[-3] // k.shape[-3]
     k, v = np.repeat(k, group, -3), np.repeat(v, group, -3)
     scores = q @ np.swapaxes(k, -1, -2) * q.dtype.type(scale)
     queries, keys = scores.shape[-2:]
     position = np.arange(queries)[:, None] + (keys - queries)
     seen = visible(position, np.arange(keys)[None, :], is_causal, window)
-    return masked_softmax(scores, seen, mask, softcap, sinks) @ v
+    weights = masked_softmax(scores, seen, mask, softcap, sinks)
+    sees = np.any(weights != 0, -1, keepdims=True) | (sinks is not None)
+    return np.where(sees, weights @ v, q.dtype.type(unseen))
 
 
 def visible(position, key, is_causal: bool, window: int | None):
@@ -113,7 +116,7 @@ def masked_softmax(scores, seen, mask, softcap: float | None, sinks=None):
 
 
 @attention.set_decomposition
-def _(b, q, k, v, mask=None, sinks=None, *, scale, is_causal, window, softcap):
+def _(b, q, k, v, mask=None, sinks=None, *, scale, is_causal, window, softcap, unseen):
     heads, kv_heads = q.shape[-3], k.shape[-3]
     if heads != kv_heads:
         k, v = (_repeat_heads(b, x, heads // kv_heads) for x in (k, v))
@@ -140,7 +143,12 @@ def _(b, q, k, v, mask=None, sinks=None, *, scale, is_causal, window, softcap):
         return b.matmul(b.softmax(scores, axis=-1), v)
     if sinks is not None:
         sinks = b.cast(b.reshape(sinks, shape=(heads, 1, 1)), dtype=dtype)
-    return b.matmul(_softmax_of_seen(b, scores, seen, sinks), v)
+    weights = _softmax_of_seen(b, scores, seen, sinks)
+    result = b.matmul(weights, v)
+    if unseen == 0 or sinks is not None:
+        return result
+    sees = b.any(b.ne(weights, b.constant(0.0, dtype)), axes=(-1,), keepdims=True)
+    return b.where(sees, result, b.constant(unseen, dtype))
 
 
 def _softmax_of_seen(b, scores, seen, sinks):

@@ -179,6 +179,7 @@ def attentions() -> Iterator[Sample]:
         {"is_causal": True},
         {"is_causal": True, "window": 2},
         {"softcap": 2.0},
+        {"is_causal": True, "window": 1, "unseen": 3.0},
         {"is_causal": True, "softcap": 5.0, "window": 3},
     ]
     widest = [Operand((1, heads, 5, 512)) for heads in (2, 1, 1)]
@@ -199,7 +200,7 @@ def attentions() -> Iterator[Sample]:
 
 
 def _attention(
-    q, k, v, mask=None, sinks=None, *, scale, is_causal=False, window=None, softcap=None
+    q, k, v, mask=None, sinks=None, *, scale, is_causal=False, window=None, softcap=None, unseen=0.0
 ):
     group = q.shape[-3] // k.shape[-3]
     k, v = k.repeat_interleave(group, -3), v.repeat_interleave(group, -3)
@@ -224,7 +225,8 @@ def _attention(
         scores = torch.cat([scores, column], -1)
         v = torch.cat([v, torch.zeros_like(v[..., :1, :])], -2)
     weights = torch.softmax(scores, -1)
-    return torch.nan_to_num(weights, nan=0.0) @ v  # a query that sees nothing gives 0
+    sees = ~torch.isnan(weights).any(-1, keepdim=True)
+    return torch.where(sees, torch.nan_to_num(weights, nan=0.0) @ v, unseen)
 
 
 def paging() -> Iterator[Sample]:

@@ -14,6 +14,7 @@ struct attention_0_shape {
     static constexpr bool causal = true;
     static constexpr int mask_kind = 0;
     static constexpr float scale = 0.3, softcap = 0.0;
+    static constexpr float unseen = 0.0f;
     static constexpr int64_t columns = 0;
     static constexpr int64_t sink = -1;
     static constexpr bool picks = false;
