@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from ..ir.target import Target
 from ..runtime.cpu import CpuDevice, usable_cores
 from ..runtime.cuda import CudaDevice
 from ..runtime.device import Device, Launch, LaunchPlan, Memory, Module
+from ..runtime.fixed_run import SharedMemory
 from .bucket_sizes import Sizes
 from .candidate import CompiledCandidate
 from .check import expected, poison, why_wrong
@@ -164,6 +164,7 @@ class _Place:
         if nbytes * copies > device.free_bytes() // 2:
             copies = 1
         self.sets = [self._placed() for _ in range(copies)]
+        self.spaces: dict[str, SharedMemory] = {}
         self.launches = self.used = 0  # in one measurement, over so many of the sets
 
     def _placed(self) -> list[Memory]:
@@ -173,6 +174,12 @@ class _Place:
             self.device.upload(memory, np.ascontiguousarray(array))
             made.append(memory)
         return made
+
+    def space(self, label: str, nbytes: int) -> Memory:
+        """A workspace, which all candidates share: one runs at a time. Counters begin as zeros."""
+        if label == COUNTERS:
+            return self.device.allocate(nbytes, "counters", zero=True)
+        return self.spaces.setdefault(label, SharedMemory(self.device)).take(nbytes, "workspace")
 
     def results(self, loaded: "_Loaded") -> list[np.ndarray]:
         """What the written parameters hold after one run, flat; each starts as it was made."""
@@ -196,11 +203,7 @@ class _Loaded:
     def __init__(self, device: Device, module: Module, built: CompiledCandidate, place: _Place):
         self.device, self.module = device, module
         self.spaces = {
-            label: device.allocate(
-                type.dtype.nbytes * prod(evaluate(d, place.sizes) for d in type.shape),
-                "workspace",
-                zero=label == COUNTERS,
-            )
+            label: place.space(label, evaluate(type.nbytes, place.sizes))
             for label, type in built.launches.workspaces.items()
         }
         count = len(place.kernel.params)

@@ -54,7 +54,7 @@ def test_two_runs_find_the_same(task):
         assert outcome.floor_seconds > 0
 
 
-@pytest.mark.parametrize("number", [1, 3, 5])
+@pytest.mark.parametrize("number", [1, 5])
 def test_of_many_schedules_two_runs_find_the_same(number):
     """Real times differ from the model's: by a third at random here."""
     task = gpu_task(number)
