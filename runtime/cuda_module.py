@@ -24,7 +24,7 @@ from .device import Launch
 ALIGNMENT = 16  # bytes; kernels are compiled for pointers that are multiples
 STATIC_SHARED = 48 * 1024  # a kernel that wants more shared memory must say so
 FEW_LAUNCHES = 3  # take no longer than the replay of a graph
-MAX_REPLAYS = 8  # graphs of one plan that are kept; the least recently used go first
+MAX_REPLAYS = 4  # graphs of one plan that are kept; the least recently used go first
 
 
 class _Library:
