@@ -9,6 +9,7 @@ not looked at, of which torch.export takes the values that it finds.
 
 import os
 import sys
+import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -173,14 +174,15 @@ class _Repeats:
     def _reading(self) -> Iterator[set[tuple[int, str]]]:
         """Which attributes of modules are read: (id of the module's dict, name)."""
         read: set[tuple[int, str]] = set()
-        get = object.__getattribute__
+        get, here = object.__getattribute__, threading.get_ident()
 
         def reading(module: Any, name: str) -> Any:
-            held = get(module, "__dict__")
-            # torch itself looks there for tensors and parts; others may for anything
-            file = sys._getframe(1).f_code.co_filename if name == "__dict__" else _TORCH
-            is_all = not file.startswith(_TORCH)
-            read.update((id(held), each) for each in (held if is_all else (name,)))
+            if threading.get_ident() == here:
+                held = get(module, "__dict__")
+                # torch itself looks there for tensors and parts; others may for anything
+                file = sys._getframe(1).f_code.co_filename if name == "__dict__" else _TORCH
+                names = [name] if file.startswith(_TORCH) else list(held)
+                read.update((id(held), each) for each in names)
             return get(module, name)
 
         kind: Any = torch.nn.Module
