@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...ir.dim import Dim, ceildiv, floordiv, maximum, minimum, product
+from ...ir.facts import Facts
 from ...ir.target import Target
 from ...ir.types import f32
 from ..elements import index_facts
@@ -72,6 +73,7 @@ def attention_table(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucke
     if part.pages is None:
         queries, most = max(16 // group, 1), facts.bounds(product(part.batch))[1]
         first = replace(few if most is not None and most <= alone else many, queries=queries)
+        first, long = (_alone(s, s.queries * group, part.keys, facts) for s in (first, long))
         return part.queries, clip(
             [(0, queries, first), (queries + 1, None, long)], facts, part.queries
         )
@@ -86,6 +88,12 @@ def attention_table(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucke
     ]
     is_more = minimum(maximum(tokens - sequences, 0), 1)
     return sequences + is_more * (MANY + floordiv(tokens, sequences) - sequences), _joined(table)
+
+
+def _alone(schedule: AttentionSchedule, rows: int, keys: Dim, facts: Facts) -> AttentionSchedule:
+    """With one program a tile where there never are keys enough for two."""
+    is_enough = not facts.proved_le(keys, schedule.least_keys(rows))
+    return schedule if is_enough else replace(schedule, programs=1)
 
 
 def _schedules(kernel: LoopKernel, target: Target) -> tuple[AttentionSchedule, ...]:

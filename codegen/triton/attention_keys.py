@@ -96,6 +96,9 @@ class KeyLoop(Emitter):
 tile_whole = tl.minimum({seen} // {keys}, tile_high)""")
         with self.body.block("for number in range(tile_low, tile_whole):", STEP):
             self.step(is_partial=False)
+        is_dense = part.pages is None and not part.is_causal
+        if is_dense and self.facts.proved_multiple(part.keys, keys):
+            return  # a loop that has no turn, on which ptxas 12.8 crashes where it can tell
         rest = "tl.maximum(tile_low, tile_whole), tile_high"
         with self.body.block(f"for number in range({rest}):", STEP):
             self.step(is_partial=True)
