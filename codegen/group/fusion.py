@@ -19,6 +19,8 @@ from ..templates.template import Template
 from .siblings import Siblings
 from .statistics import Statistics
 
+MANY_TIMES = 4  # windows of 3 by 3, and not those that are 2 apart
+
 
 class StepTemplate(Template):
     """A node that no kernel computes (a copy, a call, a branch): it reads whole buffers, alone."""
@@ -143,6 +145,24 @@ class Fusion:
                 value = group.template.stored_operand(self.groups, group.anchor, number)
                 if value is not None:
                     self.keep(value)
+        # what windows read many times is made once
+        for value in dict.fromkeys(v for node in self.graph.nodes for v in node.operands):
+            origin, times = self.of_windows(value)
+            is_made = origin.node is not None and origin.node.op.kind in ("view", "elementwise")
+            if is_made and times >= MANY_TIMES:
+                self.keep(origin)
+
+    def of_windows(self, value: Value) -> tuple[Value, float]:
+        """What a value is views of, and how often the windows among these read an element of it."""
+        times, hint = 1.0, self.facts.hint
+        while (
+            (node := value.node) is not None and node.op.kind == "view" and len(node.operands) == 1
+        ):
+            (before,), (axes,) = node.operands, self.groups.axes.of(node)
+            if node.op.is_renaming and any(isinstance(axis, str) for axis in axes):
+                times *= hint(value.type.numel) / max(hint(before.type.numel), 1)
+            value = before
+        return value, times
 
     def keep(self, value: Value) -> None:
         """Store a value as it is."""
@@ -329,7 +349,7 @@ class Fusion:
 
     def reader_problem(self, node: Node, own: Group, reader: Group) -> str | None:
         """Why `own` cannot become a part of `reader`."""
-        if node.op.kind == "view":
+        if node.op.kind == "view" or node.results[0] in self.kept:
             return f"{reader.anchor.op.name} reads it as it lies"
         if node.op.kind == "state":
             return "what a state op returns is read by a later kernel only"
@@ -361,6 +381,8 @@ class Fusion:
             return f"{node.op.name} is not a single cheap operation"
         if node.op.cost == "expensive":
             return f"{node.op.name} is expensive"
+        if node.results[0] in self.kept:
+            return "one of them reads it as it lies"
         for reader in readers:
             if reader.template.grows_over not in ("anything", "rows"):
                 return f"a {reader.template.name} group reads it"

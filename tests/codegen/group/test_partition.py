@@ -213,3 +213,20 @@ def test_what_costs_more_is_stored_and_the_report_says_what_either_takes():
     assert [ops_of(nodes) for nodes in plan.groups.values()][1:] == [["sum"]] * 5
     reasons = [reason for _, reason in report.findings.declined]
     assert any(r.startswith("5 groups read it: repeating ") and "storing" in r for r in reasons)
+
+
+@pytest.mark.parametrize("groups", [1, 20], ids=["product", "sums"])
+@pytest.mark.parametrize("step, is_stored", [(1, True), (2, False)])
+def test_what_windows_read_many_times_is_made_once(groups, step, is_stored):
+    """Windows of 3 by 3: an element is in nine of them, or, where they are 2 apart, in two."""
+    b = Builder("windows")
+    x, s = b.input("x", (1, 40, 40, 20), f32), b.input("s", (20,), f32)
+    image = b.transpose(b.add(x, b.mul(x, s)), perm=(0, 3, 1, 2))
+    for axis in (2, 3):
+        image = b.pad(image, axis=axis, before=1, after=1)
+    w = b.weight("w", (20, 20 // groups, 3, 3), f32)
+    result = b.conv(image, w, strides=(step, step), dilation=(1, 1), groups=groups)
+    plan = planned(b.graph([result]), "dense")
+    kinds = [ops_of(nodes) for nodes in check_groups(plan).values()]
+    assert (["mul", "add"] in kinds) == is_stored, kinds
+    lower_all(plan)
