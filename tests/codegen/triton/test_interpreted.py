@@ -9,6 +9,7 @@ from tilewright.codegen.templates.pointwise import PointwiseSchedule
 from tilewright.codegen.templates.reduce import ReduceSchedule
 from tilewright.codegen.templates.sample import SampleSchedule
 from tilewright.codegen.triton.emit import emit_kernel
+from tilewright.ir.builder import Builder
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f32, f64, i64, u8
 
@@ -188,6 +189,17 @@ def test_dense_attention(runner, name):
         check(runner, samples.dense_attention(*size, **given), AttentionSchedule(4, 16), tolerance)
     case = samples.dense_attention(18, 50, **given)
     check(runner, case, AttentionSchedule(16, 32, 2), tolerance)
+
+
+def test_keys_that_fill_their_tiles_are_walked_in_one_loop(runner):
+    b = Builder()
+    q, k, v = (b.input(name, (1, 2, count, 8)) for name, count in zip("qkv", (5, 32, 32)))
+    case = samples.make(b, [b.attention(q, k, v, scale=0.3)], {})
+    for keys, loops in ((16, 1), (64, 2)):
+        schedule = AttentionSchedule(64, keys)
+        (launch,) = emit_kernel(case.kernel, "kernel", schedule, get_target("sm_90"))
+        assert launch.source.count("for number in") == loops
+        check(runner, case, schedule)
 
 
 def test_sample(runner):
