@@ -103,7 +103,8 @@ class DeviceTrial:
         for method, args in (("load", (number, built)), ("check", (number,))):
             found = meter.call(method, *args, limit=RUN_SECONDS)
             if isinstance(found, Failure):
-                if found.is_fatal:
+                if found.is_fatal or self.task.target.is_gpu:
+                    self.tools.meter.close()  # of a GPU no fault leaves the process fit for more
                     self.prepare()
                 return f"not run: {found.reason}"
             if found is not None:

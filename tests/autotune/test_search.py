@@ -1,19 +1,23 @@
 """Tuning real C++ kernels: candidates that hang, crash or are wrong harm no others."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from tilewright.autotune import search
+from tilewright.autotune.remote import Failure
 from tilewright.autotune.search import DeviceTrial, Tools, tune_kernel
 from tilewright.codegen.cpp.emit import choices
 from tilewright.codegen.cpp.schedules import RunSchedule
+from tilewright.codegen.templates import choices as gpu_choices
 from tilewright.ir.builder import Builder
 from tilewright.ir.errors import DeviceError
 from tilewright.ir.target import cpu
+from tilewright.ir.types import f32
 from tilewright.runtime.cpu import CpuDevice
 
-from .simulated import kernels_of, task_of
+from .simulated import SM_90, kernels_of, product_kernel, task_of
 
 CPU = cpu(num_cores=2)
 # what a compiler makes of a candidate: the size of its blocks tells which
@@ -50,6 +54,40 @@ def evil(tmp_path_factory):
         patch.setenv("TILEWRIGHT_CXX", str(compiler))
         with closing(Tools(CpuDevice(), 2)) as tools:
             yield tools
+
+
+class Fake:
+    """Compilers and a meter that note what they are asked; what `wrong` names fails once."""
+
+    def __init__(self, **wrong):
+        self.wrong, self.asked = wrong, []
+        self.compilers = self.meter = self
+
+    def each(self, method, arguments, limit):
+        return [schedule for *_, schedule in arguments]
+
+    def call(self, method, *args, limit):
+        number = None if method == "prepare" else args[0]
+        self.asked.append((method, number))
+        failures = self.wrong.get(f"{method}_{number}")
+        return failures.pop() if failures else None
+
+    def close(self):
+        self.asked.append(("close", None))
+
+
+def test_after_any_failure_on_a_gpu_its_process_is_replaced():
+    """What broke one kernel's memory accesses may have broken all that the process does after."""
+    kernel = product_kernel(64, 64, SM_90, f32)
+    size, (bucket, *_) = gpu_choices(kernel, SM_90)
+    tools = Fake(check_1=[Failure("DeviceError: an illegal memory access")])
+    trial = DeviceTrial(task_of(kernel, SM_90, size, bucket), tools, 0)
+    first, second = (replace(bucket[2], bn=bn) for bn in (2, 4))
+    reasons = trial.ready([bucket[2], first, second])
+    assert reasons == [None, "not run: DeviceError: an illegal memory access", None]
+    begun = [("prepare", None), ("load", 0), ("check", 0)]
+    tried = [("load", 1), ("check", 1)]
+    assert tools.asked == [*begun, *tried, ("close", None), *begun, *tried]
 
 
 @pytest.mark.slow
