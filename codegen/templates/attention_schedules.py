@@ -1,8 +1,8 @@
 """Schedules of attention: tiles, and how many programs share keys.
 
-Searched for on an H200 (bf16, 32 heads of 128 over 8 KV heads, pages of 16). Decode reads a cache
-at 98% of the rate of a copy from 32 sequences on; with fewer, one program a core holds three tiles
-of 128 keys. Prompts want large matrix tiles, and decodes beside prompts small ones.
+Searched for on an H200 (bf16, 32 heads of 128 over 8 KV heads, pages of 16). Decode reads the cache
+of 32 sequences of 2,048 at 98% of the rate of a copy; fewer want a program a core, with more in
+flight. Tiles of 64 rows are best for decodes beside prompts, and near the best for prompts.
 """
 
 from dataclasses import dataclass, replace
@@ -19,12 +19,13 @@ from .template import STAGES, WARPS, Bucket, Schedule, clip, has_room, power_of_
 # of one step of attention in float32: each is an instruction of its own, and twice as many take the
 # compiler more than twice as long (2^17: 5 s, 2^19: 45 s)
 PRODUCTS = 1 << 17
-MOST = 1 << 13  # programs that share keys
-LEAST, A_ROW = 256, 8  # keys worth a program; keys whose reading is worth leaving a row's sums
+MOST = 1 << 12  # programs that share keys
+# keys worth a program; keys whose reading is worth leaving a row's sums. What so many programs read
+# takes one no longer than joining does.
+LEAST, A_ROW, JOIN = 128, 8, 2
 # added to the select value of attention for steps that are not pure decode
 MANY = 1 << 30
-# of new tokens a sequence: from where few of the tiles are those of decodes, and where none are
-PROMPTS, LONG = 64, 1024
+LONG = 1024  # new tokens a sequence whose tiles are enough for all cores
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def attention_table(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucke
     """
     (part,) = kernel.parts
     facts = index_facts(kernel, ())
-    few, many, beside, prompts, long = _schedules(kernel, target)
+    few, many, prompts, long, dense = _schedules(kernel, target)
     group = power_of_2(part.num_heads // part.num_kv_heads)
     alone = target.num_cores // part.num_kv_heads  # sequences of which each tile has a core
     if part.pages is None:
@@ -75,15 +76,14 @@ def attention_table(kernel: LoopKernel, target: Target) -> tuple[Dim, list[Bucke
         first = replace(few if most is not None and most <= alone else many, queries=queries)
         first, long = (_alone(s, s.queries * group, part.keys, facts) for s in (first, long))
         return part.queries, clip(
-            [(0, queries, first), (queries + 1, None, long)], facts, part.queries
+            [(0, queries, first), (queries + 1, None, dense)], facts, part.queries
         )
     tokens, sequences = part.tokens, part.pages.sequences
     table = clip([(0, alone, few), (alone + 1, MANY - 1, many)], facts, sequences)
     if tokens == sequences:
         return sequences, table
     table += [
-        (MANY, MANY + PROMPTS - 1, beside),
-        (MANY + PROMPTS, MANY + LONG - 1, prompts),
+        (MANY, MANY + LONG - 1, prompts),
         (MANY + LONG, None, long),
     ]
     is_more = minimum(maximum(tokens - sequences, 0), 1)
@@ -97,7 +97,7 @@ def _alone(schedule: AttentionSchedule, rows: int, keys: Dim, facts: Facts) -> A
 
 
 def _schedules(kernel: LoopKernel, target: Target) -> tuple[AttentionSchedule, ...]:
-    """Of few sequences in decode, and of many; of decodes beside prompts, of prompts, of long ones.
+    """Of few sequences in decode, and of many; of prompts, and of long ones; of dense attention.
 
     128 rows in 8 warps hold their sums in registers, where 4 warps spill.
     """
@@ -108,11 +108,13 @@ def _schedules(kernel: LoopKernel, target: Target) -> tuple[AttentionSchedule, .
     group = power_of_2(part.num_heads // part.num_kv_heads)
     cores, is_wide = target.num_cores, size > 128 or is_f32
     if has_room(target) and not is_wide:
-        tiles = (64, 64, 8 * cores, 4, 3), (128, 64, 2 * cores, 8, 3), (128, 64, 2 * cores, 8, 3)
+        long = AttentionSchedule(max(64 // group, 1), 64, 1, 4, 3)
         return (
             AttentionSchedule(1, 128, cores, 4, 3),
             AttentionSchedule(1, 32, 4 * cores, 2, 4),
-            *(AttentionSchedule(max(rows // group, 1), *rest) for rows, *rest in tiles),
+            replace(long, programs=8 * cores),
+            long,
+            AttentionSchedule(max(128 // group, 1), 64, 2 * cores, 8, 3),
         )
     keys, rows = 32 if is_wide else 64, 64
     if size > 256:  # queries, keys and values of a step share what memory a program has

@@ -14,13 +14,13 @@ from ...ir.types import TensorType, f32, i32
 from ..backend import COUNTERS
 from ..loops import LoopKernel, Param
 from ..templates.attention import Attention
-from ..templates.attention_schedules import MOST, AttentionSchedule
+from ..templates.attention_schedules import JOIN, MOST, AttentionSchedule
 from ..templates.template import power_of_2
 from .attention_keys import LOG2_E, KeyLoop
 from .launch import Context
 from .split_kernels import Piece
 
-HELD = 4096  # sums of several programs that one holds at a time
+HELD = 64  # sums of other programs that a thread holds at a time
 
 
 def attention_pieces(kernel: LoopKernel, schedule: AttentionSchedule) -> Sequence[Piece]:
@@ -64,7 +64,8 @@ class SharedKeys(KeyLoop):
 splits = tl.num_programs(1)
 count = tile_high - tile_low
 each = tl.maximum((count + splits - 1) // splits, {least})
-used = tl.maximum((count + each - 1) // each, 1)
+each = tl.where(count <= {JOIN * least}, count, each)
+used = tl.maximum((count + each - 1) // tl.maximum(each, 1), 1)
 tile_low += split * each
 tile_high = tl.minimum(tile_low + each, tile_high)""")
 
@@ -91,7 +92,8 @@ before = tl.atomic_add({self.at["counters"]} + program, 1, sem="acq_rel", scope=
         """
         own, width = self.queries * self.group, self.part.value_dim
         rows = power_of_2(own)
-        pieces = min(max(HELD // (rows * self.v_width), 1), 16)
+        threads = self.schedule.num_warps * self.context.target.warp_size
+        pieces = min(max(HELD * threads // (rows * self.v_width), 1), 16)
         past = 'cache_modifier=".cg"'
         self.lines(f"""
 row = tl.arange(0, {rows})
