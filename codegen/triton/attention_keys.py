@@ -91,11 +91,6 @@ class KeyLoop(Emitter):
             if self.is_thin:
                 self.lines("mass += tl.sum(masses, axis=1)")
             return
-        is_dense = part.pages is None and not part.is_causal
-        if is_dense and self.facts.proved_multiple(part.keys, keys):  # nothing is left over
-            with self.body.block("for number in range(tile_low, tile_high):", STEP):
-                self.step(is_partial=False)
-            return
         seen = "(context - stop + query + 1)" if part.is_causal else "num_keys"
         self.lines(f"""
 tile_whole = tl.minimum({seen} // {keys}, tile_high)""")
