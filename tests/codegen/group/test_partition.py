@@ -216,7 +216,7 @@ def test_what_costs_more_is_stored_and_the_report_says_what_either_takes():
 
 
 @pytest.mark.parametrize("groups", [1, 20], ids=["product", "sums"])
-@pytest.mark.parametrize("step, is_stored", [(1, True), (2, False)])
+@pytest.mark.parametrize(("step", "is_stored"), [(1, True), (2, False)])
 def test_what_windows_read_many_times_is_made_once(groups, step, is_stored):
     """Windows of 3 by 3: an element is in nine of them, or, where they are 2 apart, in two."""
     b = Builder("windows")
