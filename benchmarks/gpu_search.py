@@ -15,7 +15,7 @@ import torch
 from gpu_lab import Built, Sequence, Shape, compile_all, median_us, relative_error
 
 from tilewright.codegen.templates import choices
-from tilewright.codegen.templates.attention_schedules import AttentionSchedule
+from tilewright.codegen.templates.attention_schedules import MANY, AttentionSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.ir.dim import evaluate
 from tilewright.runtime.cuda import CudaDevice
@@ -120,9 +120,10 @@ def check(device, kernels) -> None:
         if isinstance(built, str):
             continue
         t = max(lo, 1) if hi is None or name in ("rope", "argmax") else min(hi, 64)
-        t = {0: 3, 1 << 30: 77}.get(t, t) if name == "attention" else t
+        if name == "attention":
+            t = 77 if lo >= MANY else min(t, 64)
         t = 40 if name == "rope" and lo > 1 else t
-        shared = 1 if name == "attention" and lo >= 1 << 30 else None
+        shared = 1 if name == "attention" and lo >= MANY else None
         p, sizes = tensors_of(
             name, t, kernels, context=203 if name == "attention" else None, shared=shared
         )
