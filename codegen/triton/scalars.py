@@ -11,6 +11,7 @@ approximations themselves.
 from collections.abc import Callable
 
 from ...ir.types import DType, f32, f64
+from .names import value_type
 
 # Helpers that every emitted module starts with; @triton.jit functions are inlined where used.
 _PRELUDE = """\
@@ -219,8 +220,18 @@ def _call(name: str) -> Callable[..., str]:
 
 
 def _by_kind(name: str) -> Callable[..., str]:
-    """What rounds down: a function of floats and one of integers."""
-    return lambda dtype, a, b: f"{name}_{'floats' if dtype.is_float else 'down'}({a}, {b})"
+    """What rounds down: a function of floats and one of integers, of which none divides bytes.
+
+    GPUs divide 32 bits at least; a division of bytes by 7 was off by 1 on an H200, by its compiler.
+    """
+
+    def text(dtype: DType, a: str, b: str) -> str:
+        if dtype.is_float or dtype.bits >= 32:
+            return f"{name}_{'floats' if dtype.is_float else 'down'}({a}, {b})"
+        wide = f"{name}_down({a}.to(tl.int32), {b}.to(tl.int32))"
+        return f"{wide}.to({value_type(dtype)})"
+
+    return text
 
 
 def _extremum(name: str) -> Callable[..., str]:
