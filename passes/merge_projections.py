@@ -1,7 +1,7 @@
 """Products of one x with several weights become one product: q, k and v above all."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..ir.builder import Rebuilder
 from ..ir.dim import Dim
@@ -79,25 +79,29 @@ class MergeProjections(Pass):
 
 
 def _projection(graph: Graph, matmul: Node, known: set[Node], *, scaled: bool = True) -> Projection:
-    found = Projection(matmul, matmul.results[0])
-    for op, name in (("mul", "scale"), ("add", "bias"))[not scaled :]:
-        users = graph.uses.get(found.end, ())
-        if len(users) != 1 or users[0].op.name != op or found.end in graph.results:
-            continue
-        others = [v for v in users[0].operands if v is not found.end]
-        if len(others) == 1 and others[0].shape == found.end.shape[-1:]:
+    scale, end = _followed(graph, matmul.results[0], "mul" if scaled else "", known)
+    bias, end = _followed(graph, end, "add", known)
+    return Projection(matmul, end, scale, bias)
+
+
+def _followed(graph: Graph, end: Value, op: str, known: set[Node]) -> tuple[Value | None, Value]:
+    """The stored vector that alone is joined with `end` by `op`, and what comes of it."""
+    users = graph.uses.get(end, ())
+    if len(users) == 1 and users[0].op.name == op and end not in graph.results:
+        others = [v for v in users[0].operands if v is not end]
+        if len(others) == 1 and others[0].shape == end.shape[-1:]:
             if is_weight_only(graph, others[0], known):
-                found = replace(found, **{name: others[0], "end": users[0].results[0]})
-    return found
+                return others[0], users[0].results[0]
+    return None, end
 
 
 def _nodes(p: Projection) -> Iterator[Node]:
     """The product and what follows it, from the end."""
-    node = p.end.node
-    while node is not p.matmul:
-        yield node
-        node = next(v.node for v in node.operands if v not in (p.scale, p.bias))
-    yield node
+    value = p.end
+    while value.node is not None and value.node is not p.matmul:
+        yield value.node
+        value = next(v for v in value.node.operands if v not in (p.scale, p.bias))
+    yield p.matmul
 
 
 def stacked(b: Rebuilder, weights: list[Value]) -> Value:
@@ -113,8 +117,8 @@ def _merge(b: Rebuilder, group: list[Projection]) -> None:
     w = stacked(b, [b[m.operands[1]] for m in matmuls])
     y = b.matmul(b[matmuls[0].operands[0]], w, transpose_w=True)
     sizes = [m.results[0].shape[-1] for m in matmuls]
-    if group[0].scale is not None:
-        y = b.mul(y, b.concat(*(b[p.scale] for p in group), axis=0))
+    if scales := [b[p.scale] for p in group if p.scale is not None]:  # all have one, or none
+        y = b.mul(y, b.concat(*scales, axis=0))
     if any(p.bias is not None for p in group):
         parts = [
             b.full(value=0.0, shape=(n,), dtype=y.dtype) if p.bias is None else b[p.bias]

@@ -32,13 +32,14 @@ def _scaled(b: Builder, node: Node, operands: Sequence[Value]) -> Sequence[Value
     if found is None:
         return None
     codes, scale = found
-    along = (w.shape[0], 1) if is_turned else (1, w.shape[1])
+    columns = w.shape[0 if is_turned else 1]
+    along = (columns, 1) if is_turned else (1, columns)
     shape = (1,) * (2 - scale.type.rank) + scale.shape
     if shape not in (along, (1, 1)):
         return None
     findings.current().fire("scaled")
     sums = b.matmul(x, codes, transpose_w=is_turned)
-    return [b.mul(sums, b.reshape(scale, shape=() if shape == (1, 1) else (max(along),)))]
+    return [b.mul(sums, b.reshape(scale, shape=() if shape == (1, 1) else (columns,)))]
 
 
 def _parts(b: Builder, w: Value) -> tuple[Value, Value] | None:
@@ -71,8 +72,9 @@ def is_codes(b: Builder, value: Value) -> bool:
 def _uncast(value: Value) -> Value:
     """Integers behind a cast to floats."""
     node = value.node
-    is_cast = node is not None and node.op.is_cast and node.operands[0].dtype.is_integer
-    return node.operands[0] if is_cast else value
+    if node is None or not node.op.is_cast or not node.operands[0].dtype.is_integer:
+        return value
+    return node.operands[0]
 
 
 def _as_floats(b: Builder, codes: Value) -> Value:

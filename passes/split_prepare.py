@@ -79,10 +79,11 @@ def _moved(graph: Graph) -> tuple[set[Node], set[Node]]:
 
 def _is_part(graph: Graph, node: Node, ahead: set[Node]) -> bool:
     """A part of what is computed ahead of time: it is read where it lies."""
-    whole, part = node.operands[0] if node.operands else None, node.results[0]
+    if node.op.kind != "view" or len(node.operands) != 1:
+        return False
+    whole, part = node.operands[0], node.results[0]
     return (
-        node.op.kind == "view"
-        and len(node.operands) == 1
+        whole.node is not None
         and whole.node in ahead
         and not is_view_of_weight(graph, whole)
         and part.type.numel != whole.type.numel
