@@ -18,9 +18,13 @@ def sizes_at(kernel: LoopKernel, size: Dim, wanted: int) -> Sizes | None:
     """
     names = sorted(symbols_of(size))
     likely = {name: _value(kernel, name) for name in (*_symbols(kernel), *names)}
-    # each symbol by itself where that will do; else one after the other from the smallest on
-    options = [likely | {n: _most(kernel, n, size, wanted, likely)} for n in names] or [likely]
     values = likely | {name: _low(kernel, name) for name in names}
+    # each symbol by itself where that will do; else one after the other from the smallest on
+    options = [
+        others | {name: _most(kernel, name, size, wanted, others)}
+        for others in (likely, values)
+        for name in names
+    ] or [likely]
     for name in names:
         values[name] = _most(kernel, name, size, wanted, values)
     options = [_made_whole(kernel, option) for option in (*options, values)]
