@@ -13,8 +13,9 @@ from ..codegen.templates.template import Schedule
 from ..ir.target import Target
 from . import model
 from .bucket_sizes import bucket_sizes
+from .kernel_facts import KernelFacts
 from .task import Task
-from .work import KernelFacts, is_known, works
+from .work import is_known, works
 
 EVERY = 4096  # schedules that are looked at one by one
 VISITED = 500  # of more of them, by the model, from the default ones on

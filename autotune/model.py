@@ -11,7 +11,8 @@ from math import hypot
 
 from ..codegen.templates.template import Schedule
 from ..ir.target import Target
-from .work import KernelFacts, LaunchWork, is_legal, works
+from .kernel_facts import KernelFacts, LaunchWork, is_legal
+from .work import works
 
 LANES = 128  # of a GPU core that make an operation each at a time
 

@@ -13,11 +13,11 @@ from ..ir.report import Findings
 from ..ir.target import Target
 from . import model
 from .bucket_sizes import bucket_sizes
+from .kernel_facts import KernelFacts
 from .key import PARTS, Key, differences, key_of, target_text
 from .record import ScheduleRecord, parse_lines
 from .record_file import lines_of
 from .tasks import default_buckets
-from .work import KernelFacts
 
 SHOWN = 100  # characters of a part of a key that are shown where it changed
 

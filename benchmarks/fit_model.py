@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 from gpu_rows import NARROW, WIDE, product
 
+from tilewright.autotune.kernel_facts import KernelFacts, LaunchWork
 from tilewright.autotune.model import FITTED, Coefficients, running
 from tilewright.autotune.record import schedule_from_json
-from tilewright.autotune.work import KernelFacts, LaunchWork, works
+from tilewright.autotune.work import works
 from tilewright.ir.target import get_target
 from tilewright.ir.types import bf16, f32
 

@@ -7,7 +7,8 @@ import pytest
 
 from tilewright.autotune.bucket_sizes import MOST_BYTES, bucket_sizes, sizes_at
 from tilewright.autotune.domain import Candidates, space
-from tilewright.autotune.work import KernelFacts, is_legal, works
+from tilewright.autotune.kernel_facts import KernelFacts, is_legal
+from tilewright.autotune.work import works
 from tilewright.codegen.cpp import emit as cpp
 from tilewright.codegen.templates import choices
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule

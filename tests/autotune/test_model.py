@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tilewright.autotune import model
-from tilewright.autotune.work import KernelFacts, works
+from tilewright.autotune.kernel_facts import KernelFacts
+from tilewright.autotune.work import works
 from tilewright.codegen.cpp.schedules import FixedSchedule, TileSchedule
 from tilewright.codegen.templates.contract_schedules import DotSchedule, GemvSchedule
 from tilewright.ir.target import cpu, get_target
