@@ -63,7 +63,8 @@ class Blocks:
         """Offsets where the loop begins, their strides, bytes moved, bytes of both buffers."""
         offsets = step.source_offset, step.target_offset
         starts = (substitute(offset, {counter: 0}) for offset in offsets)
-        strides = (coefficient_of(offset, counter) or 0 for offset in offsets)
+        factors = (coefficient_of(offset, counter) for offset in offsets)
+        strides = (0 if factor is None else factor for factor in factors)
         buffers = (self._program.buffers[name] for name in (step.source, step.target))
         return (*starts, *strides, step.nbytes, *(b.type.nbytes for b in buffers))
 

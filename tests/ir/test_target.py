@@ -22,6 +22,7 @@ BY_NAME = {
     ("runtime/engine/runner.py", "executable.device.kind != 'cpu'"): "the same",
     ("api/dynamo_backend.py", "captured.device.type == 'cpu'"): "where torch has its tensors",
     ("api/dynamo_backend.py", "kind == 'cpu'"): "the same",
+    ("api/arguments.py", "device.kind == 'cpu'"): "only torch's GPUs have streams to wait for",
     ("api/dynamo_backend.py", "kind not in ('cpu', 'cuda')"): "the same",
     ("frontend/dynamo.py", "x.device.type != 'cpu'"): "the same",
 }

@@ -121,13 +121,15 @@ def test_the_whole_pipeline_gives_the_wanted_rows_and_their_argmax(variant):
 def test_tokens_are_sampled_in_the_program():
     graph = decoder(layers=1)
     result = passes.run(graph, passes.PIPELINES["language-model"](page_size=PAGE), check=1)
-    added = {v.name: str(v.type) for v in result.graph.inputs[-5:]}
+    added = {v.name: str(v.type) for v in result.graph.inputs[-7:]}
     assert added == {
         "temperature": "f32[rows]",
         "top_k": "i32[rows]",
         "top_p": "f32[rows]",
         "seed": "i64[rows]",
         "step": "i64[rows]",
+        "sources": "i32[1, t]",
+        "chosen": "i32[kept]",
     }
     assert [str(v.type) for v in result.graph.outputs] == ["f32[rows, 64]", "i32[rows]"]
     (node,) = [n for n in result.graph.nodes if n.op.name == "sample"]
