@@ -23,7 +23,7 @@ from .dynamic_shapes import Axes, read_dynamic_shapes, traceable_examples
 from .explain import explained
 from .fx_nodes import target_name
 from .importer import HANDLERS
-from .in_place import sees_writes
+from .in_place import sees_writes, storages
 from .repeated import traced_once
 from .spell_out import is_short, spell_out, writes_at_edges
 from .structural_copy import structural_copy
@@ -104,7 +104,6 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
 
     Operations in our table stay whole. Only needed for programs that `needs_functions` names.
     """
-    _alias_what_dropout_returns(program)
     with tracing(), explained():
         try:
             return program.run_decompositions(lacking())
@@ -134,14 +133,24 @@ def _alias_what_dropout_returns(program: ExportedProgram) -> None:
             x, p, train = node.args
             if p == 0 or not train:
                 node.target, node.args = aten.alias.default, (x,)
+                _shares_memory(node, x)
+
+
+def _shares_memory(node: torch.fx.Node, x: torch.fx.Node) -> None:
+    """Let the traced value of a node, and what is written into it as a whole, be that of x."""
+    own = set(storages(node))
+    for other in (node, *node.users):
+        if own & set(storages(other)) and other.meta["val"].shape == x.meta["val"].shape:
+            other.meta["val"] = x.meta["val"]
 
 
 def needs_functions(program: ExportedProgram) -> bool:
     """Whether the program writes in place where that is seen: the importer takes values only.
 
     Or has operations that say how others are meant, as autocast and vmap do: traced again, they are
-    gone.
+    gone. Dropout that drops nothing becomes the alias that it is.
     """
+    _alias_what_dropout_returns(program)
     return any(
         any(map(_changes_what_follows, graph.nodes)) or sees_writes(graph)  # batched have no memory
         for graph in graphs_of(program)

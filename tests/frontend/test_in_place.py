@@ -138,3 +138,11 @@ def test_a_program_without_memory_is_traced_again():
             with node.meta["val"].fake_mode:
                 node.meta["val"] = node.meta["val"].clone()
     assert needs_functions(program)
+
+
+def test_a_write_into_what_dropout_returns_reaches_its_input():
+    def written(x):
+        F.dropout(x, 0.5, False).add_(1.0)
+        return x * 2
+
+    assert needs_functions(export(_module(written), (torch.ones(2, 2),)).program)
