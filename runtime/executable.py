@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.binder import ArgumentSpec, Binder
-from ..ir.errors import DeviceError, DimError, ShapeError
+from ..ir.errors import DimError, ShapeError
 from ..ir.fork_lock import ForkLock, tell_after_fork
 from ..ir.program import Buffer, Program
 from ..ir.target import get_target
@@ -26,9 +26,11 @@ from .cpu import host_array
 from .device import Device, Launch, LaunchPlan, Memory
 from .dlpack import CPU, View, view_of
 from .fault_records import Faults
-from .interpreter import Interpreter, StepPlan, Traced
+from .inputs import check_inputs, on_device
+from .interpreter import Interpreter, Traced
 from .place_weights import place_counters, place_states, place_weights
 from .profile import Profile, of_launches, of_steps
+from .step_plan import StepPlan
 
 MAX_BINDINGS = 256  # sizes whose launches are kept ready; the least recently used go first
 
@@ -132,7 +134,7 @@ class Executable:
         self.device.enter()
         stream = self.device.dlpack_stream
         views = [view_of(array, stream) for array in inputs]
-        self._check(views)
+        check_inputs(self.program.name, self._inputs, views)
         with self._lock:
             bound, kept = self._bind_to(views)
             results = self._results(bound, out, make)
@@ -149,47 +151,6 @@ class Executable:
             del kept
             self.faults.raise_first()
         return results if out is None else list(out)
-
-    def _check(self, views: Sequence[View]) -> None:
-        if len(views) != len(self._inputs):
-            raise ShapeError(
-                f"{self.program.name} takes {len(self._inputs)} arrays, got {len(views)}",
-                facts=f"inputs: {', '.join(f'{b.name}: {b.type}' for b in self._inputs)}",
-            )
-        wrong = [
-            f"{b.name} is {v.dtype}, must be {b.type.dtype}"
-            for v, b in zip(views, self._inputs)
-            if v.dtype is not b.type.dtype
-        ]
-        if wrong:
-            raise ShapeError(
-                f"{self.program.name} was given arrays of the wrong dtype",
-                facts="\n".join(wrong),
-                fix="convert them, or compile the model for these dtypes",
-            )
-
-    def _on_device(self, view: View, buffer: Buffer) -> View | Memory:
-        if view.device == self.device.dlpack_device:
-            if view.strides is None:
-                return view
-            if view.device == CPU:
-                return view_of(np.ascontiguousarray(view.numpy()))
-            raise ShapeError(
-                f"input {buffer.name} is not contiguous",
-                facts=f"shape {list(view.shape)} has strides {list(view.strides)}",
-                fix="pass x.contiguous()",
-            )
-        if view.device != CPU:
-            raise DeviceError(
-                f"input {buffer.name} is on another device than the program",
-                facts=f"it is on DLPack device {view.device}, the program on {self.device.name}",
-                fix=f"move it to {self.device.name} or to the CPU first",
-            )
-        memory = self.device.allocate(
-            _nbytes(view.shape, buffer), f"input {buffer.name}", brief=True
-        )
-        self.device.upload(memory, np.ascontiguousarray(view.numpy()))
-        return memory
 
     def _results(
         self,
@@ -295,7 +256,7 @@ class Executable:
     def _bind_to(self, views: Sequence[View]) -> tuple[_Bound, list[View | Memory]]:
         """Launches with the inputs' addresses, and what has to be kept while they run."""
         bound = self._bind(tuple(view.shape for view in views))
-        kept = [self._on_device(view, b) for view, b in zip(views, self._inputs)]
+        kept = [on_device(v, b, self.device) for v, b in zip(views, self._inputs)]
         for at, item in zip(self._input_at, kept):
             bound.addresses[at] = item.address
         return bound, kept
@@ -381,7 +342,7 @@ class Executable:
         Faults of the data are left to `self.faults`. States are updated in place.
         """
         views = [view_of(array, self.device.dlpack_stream) for array in inputs]
-        self._check(views)
+        check_inputs(self.program.name, self._inputs, views)
         interpreter = self._interpreter
         if interpreter is None:
             interpreter = Interpreter(self.program, self._module, self.device, {})
@@ -394,7 +355,7 @@ class Executable:
     def profile(self, *inputs: Any, repeats: int = 5) -> Profile:
         """Time each launch and other step alone (median of `repeats` runs). States are updated."""
         views = [view_of(array, self.device.dlpack_stream) for array in inputs]
-        self._check(views)
+        check_inputs(self.program.name, self._inputs, views)
         with self._lock:
             bound, kept = self._bind_to(views)
             results = self._results(bound, None)

@@ -8,7 +8,6 @@ allocated, when the size is there.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -40,25 +39,14 @@ from .binding import Dims, Launches
 from .blocks import Blocks, check_copy
 from .calls import Returned, checked_size, find_routines, size_binder
 from .communicator import Communicator, communicated, find_groups
-from .device import Device, Launch, LaunchPlan, Memory, Module, Place
+from .device import Device, Launch, LaunchPlan, Module, Place
 from .dlpack import CPU, View
 from .profile import StepProfile, of_launches
+from .step_plan import Frame, Run, StepPlan
 
 MAX_PLANS = 64  # of one group of launches, for sizes that changed; the least recently used go first
 
-Run = Callable[["Frame"], None]
 Traced = tuple[Step, dict[str, int], dict[str, np.ndarray]]  # a step, sizes, what it has written
-Late = dict[int, tuple[Memory, tuple[int, ...]]]  # buffers by their index, with their shapes
-
-
-@dataclass
-class Frame:
-    """One run: the sizes known so far, where buffers lie, and memory allocated on the way."""
-
-    values: dict[str, int]
-    addresses: np.ndarray  # uint64, one a buffer
-    late: Late = field(default_factory=dict)
-    profile: list[StepProfile] | None = None  # filled where one is wanted
 
 
 class Interpreter:
@@ -82,7 +70,7 @@ class Interpreter:
         self._run = self._compile(program.steps)
         self._outputs = {self._index[name] for name in program.outputs}
 
-    def plan(self, values: Mapping[str, int]) -> "StepPlan":
+    def plan(self, values: Mapping[str, int]) -> StepPlan:
         """The program at the sizes that are known when a run begins."""
         return StepPlan(self._run, values, self._outputs)
 
@@ -359,34 +347,6 @@ class Interpreter:
 def _shape(buffer: Buffer, dims: Dims, frame: Frame) -> tuple[int, ...]:
     numbers = dims.numbers(frame.values)
     return tuple(numbers[dims.place[d]] for d in buffer.type.shape)
-
-
-class StepPlan:
-    """A program of any steps at the sizes known beforehand, in place of a device's LaunchPlan."""
-
-    def __init__(self, run: Run, values: Mapping[str, int], outputs: Collection[int]):
-        self._run, self._values, self._outputs = run, values, outputs
-        self._late: Late = {}
-
-    def run(self, addresses: np.ndarray) -> None:
-        """Run all steps. Errors of functions that it calls pass through."""
-        frame = Frame(dict(self._values), addresses.copy())
-        self._run(frame)
-        self._late = {at: found for at, found in frame.late.items() if at in self._outputs}
-
-    def take_late(self) -> Late:
-        """Memory and shape of the last run's outputs whose sizes steps bound, by their index."""
-        late, self._late = self._late, {}
-        return late
-
-    def profile(self, addresses: np.ndarray) -> list[StepProfile]:
-        """Run all steps, timing each. -> in the order in which they ran, repeated ones too."""
-        frame = Frame(dict(self._values), addresses.copy(), profile=[])
-        self._run(frame)
-        return frame.profile or []
-
-    def capture(self, addresses: np.ndarray) -> None:
-        """There is nothing to capture: which steps run, only the run itself says."""
 
 
 # what a device's plan may hold beside launches: what ends soon, since nothing interrupts a plan

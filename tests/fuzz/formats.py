@@ -135,11 +135,11 @@ def program(folder: Path) -> Check:
     from tilewright.runtime.binding import Sizes
     from tilewright.runtime.program_json import program_from_json, program_to_json
 
-    from ..runtime import test_steps
+    from ..runtime import step_programs
     from ..runtime.test_artifact import sample_program
     from ..runtime.test_check_program import chain
 
-    makers = (test_steps.cond_program, test_steps.while_program, test_steps.scan_program)
+    makers = (step_programs.cond_program, step_programs.while_program, step_programs.scan_program)
     programs = [sample_program(), chain(), *(make(b"") for make in makers)]
     samples = [(p, json.loads(json.dumps(program_to_json(p)))) for p in programs]
 

@@ -9,45 +9,41 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.cpp.binary import compile_library
-from tilewright.ir.dim import Symbol, symbol, symbols_of
+from tilewright.ir.dim import Symbol
 from tilewright.ir.errors import ArtifactError, DeviceError, DimError, ShapeError
 from tilewright.ir.host_functions import register_function
-from tilewright.ir.program import Buffer, Kernel, Program
+from tilewright.ir.program import Buffer, Program
 from tilewright.ir.steps import (
-    BindSize,
-    Choice,
     Collective,
     Cond,
     Copy,
     HostCall,
-    LaunchStep,
     LibraryCall,
     ScanLoop,
-    While,
-    late_symbols,
 )
 from tilewright.ir.target import cpu
-from tilewright.ir.types import TensorType, bool_, f32, i64
+from tilewright.ir.types import bool_, f32
 from tilewright.runtime.communicator import Single
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.fixed_run import FixedRun
 from tilewright.runtime.program_json import program_from_json, program_to_json
 
-SOURCES = {
-    "add": """
-        for (int64_t i = 0; i < d[0]; ++i)
-            ((float*)p[2])[i] = ((const float*)p[0])[i] + ((const float*)p[1])[i];""",
-    "less": "*(bool*)p[2] = *(const float*)p[0] < *(const float*)p[1];",
-    "ends": """
-        for (int64_t i = 0; i < d[0]; ++i)
-            ((int64_t*)p[1])[i] = ((const int64_t*)p[0])[i] + d[0];""",
-}
+from .step_programs import (
+    SOURCES,
+    X_TO_Y,
+    I,
+    N,
+    bind_program,
+    cond_program,
+    launch,
+    make,
+    nonzero_program,
+    scan_program,
+    while_program,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
-N, U, I = symbol("n"), symbol("u"), symbol("i")
-SYMBOLS = {"n": Symbol("n", 0, 100), "u": Symbol("u", 0), "i": Symbol("i", 0)}
-X_TO_Y = {"x": ((N,), f32, "input"), "y": ((N,), f32, "output")}
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +57,6 @@ def library():
         for name, body in SOURCES.items()
     ]
     return compile_library(kernels, cpu())
-
-
-def make(library, buffers, steps, *, inputs="x", outputs="y", arena=1 << 16) -> Program:
-    """buffers: name -> (shape, dtype, role or offset)."""
-    made = {
-        name: Buffer(name, TensorType(shape, dtype), "temp", place)
-        if not isinstance(place, str)
-        else Buffer(name, TensorType(shape, dtype), place)
-        for name, (shape, dtype, place) in buffers.items()
-    }
-    kernels = {n: Kernel(n, "cpp", n, "", "lib", "pointwise") for n in SOURCES}
-    names = tuple(inputs.split()), tuple(outputs.split())
-    blobs = {"lib": library}
-    used = late_symbols(steps).union(*(symbols_of(d) for b in made.values() for d in b.type.shape))
-    symbols = {name: s for name, s in SYMBOLS.items() if name in used}
-    return Program("p", "cpu", symbols, made, *names, kernels, tuple(steps), arena, blobs)
 
 
 class Remote(CpuDevice):
@@ -103,10 +83,6 @@ def executable(program: Program, device=CpuDevice, **options) -> Executable:
     read = program_from_json(data, program.blobs, lambda name: "")
     assert read.steps == program.steps
     return Executable(read, {}, device(), **options)
-
-
-def launch(kernel, *args, writes):
-    return LaunchStep(f"{kernel} {writes}", (Choice(kernel, 0, None, args, writes=(writes,)),))
 
 
 def floats(*values):
@@ -174,20 +150,6 @@ def test_functions_and_routines_must_be_there(library):
         executable(make(library, X_TO_Y, [LibraryCall("a", "blas.gone", ("x",), ("y",))]))
 
 
-def nonzero_program(library):
-    """y = nonzero(x) + count: memory for y and what it is made of is there once the count is."""
-    buffers = {
-        "x": ((N,), f32, "input"),
-        "at": ((U, 1), i64, None),
-        "y": ((U,), i64, "output"),
-    }
-    steps = [
-        LibraryCall("find", "numpy.nonzero", ("x",), ("at",), ("u",)),
-        launch("ends", "at", "y", U, writes="y"),
-    ]
-    return make(library, buffers, steps, outputs="y y")
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_step_binds_a_size(library, rng, device):
     exe = executable(nonzero_program(library), device)
@@ -211,22 +173,6 @@ def test_a_step_binds_a_size(library, rng, device):
         executable(narrow, device)(x)
 
 
-def bind_program(library):
-    """y = x[:u] where u is what the kernel makes of `count`: count + 1."""
-    buffers = {
-        "x": ((N,), f32, "input"),
-        "count": ((), i64, "input"),
-        "more": ((), i64, 0),
-        "y": ((U,), f32, "output"),
-    }
-    steps = [
-        launch("ends", "count", "more", 1, writes="more"),
-        BindSize("size", "more", "u"),
-        Copy("take", "x", "y", 4 * U),
-    ]
-    return make(library, buffers, steps, inputs="x count")
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_size_is_what_was_computed(library, device):
     exe, x = executable(bind_program(library), device), floats(1, 2, 3, 4)
@@ -238,14 +184,6 @@ def test_a_size_is_what_was_computed(library, device):
         exe(x, np.array(4))
 
 
-def cond_program(library):
-    """y = x + x where p, else x."""
-    buffers = {"p": ((), bool_, "input"), "x": ((N,), f32, "input"), "y": ((N,), f32, "output")}
-    then = (launch("add", "x", "x", "y", N, writes="y"),)
-    otherwise = (Copy("keep", "x", "y", 4 * N),)
-    return make(library, buffers, [Cond("if", "p", then, otherwise)], inputs="p x")
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_cond_runs_one_of_two(library, device):
     exe, x = executable(cond_program(library), device), floats(1, 2, 3)
@@ -253,47 +191,11 @@ def test_cond_runs_one_of_two(library, device):
     np.testing.assert_array_equal(exe(np.array(False), x)[0].numpy(), x)
 
 
-def while_program(library):
-    """y = x; while y < limit: y = y + y."""
-    buffers = {
-        "x": ((), f32, "input"),
-        "limit": ((), f32, "input"),
-        "go": ((), bool_, 0),
-        "twice": ((), f32, 64),
-        "y": ((), f32, "output"),
-    }
-    test = (launch("less", "y", "limit", "go", writes="go"),)
-    body = (launch("add", "y", "y", "twice", 1, writes="twice"), Copy("next", "twice", "y", 4))
-    steps = [Copy("begin", "x", "y", 4), While("loop", "go", test, body)]
-    return make(library, buffers, steps, inputs="x limit")
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_while_runs_until_its_test_says_no(library, device):
     exe = executable(while_program(library), device)
     for x, limit, expected in [(1, 100, 128), (3, 3, 3), (3, 4, 6)]:
         assert exe(np.array(x, np.float32), np.array(limit, np.float32))[0].numpy() == expected
-
-
-def scan_program(library):
-    """y = cumsum(x, axis 0) of x [n, 2], last = y[-1]."""
-    buffers = {
-        "x": ((N, 2), f32, "input"),
-        "row": ((2,), f32, 0),
-        "sum": ((2,), f32, 64),
-        "last": ((2,), f32, "output"),
-        "y": ((N, 2), f32, "output"),
-    }
-    body = (
-        Copy("slice", "x", "row", 8, source_offset=8 * I),
-        launch("add", "last", "row", "sum", 2, writes="sum"),
-        Copy("carry", "sum", "last", 8),
-        Copy("stack", "sum", "y", 8, target_offset=8 * I),
-    )
-    zero = Copy("begin", "zeros", "last", 8)
-    steps = [zero, ScanLoop("loop", "i", N, body)]
-    buffers["zeros"] = ((2,), f32, "input")
-    return make(library, buffers, steps, inputs="zeros x", outputs="last y")
 
 
 @pytest.mark.parametrize("device", DEVICES)
