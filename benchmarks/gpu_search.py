@@ -283,11 +283,10 @@ def tiled(device, kernels):
     for name, ws in (("gated", 2), ("down", 1)):
         for t in (256, 2048):
             space = [
-                DotSchedule(bm, bn, bk, False, name == "gated", 1, group, warps, stages)
+                DotSchedule(bm, bn, bk, False, name == "gated", 1, 8, warps, stages)
                 for bm in (64, 128)
                 for bn in (64, 128, 256)
                 for bk in (32, 64)
-                for group in (8,)
                 for warps in (4, 8)
                 for stages in (3, 4)
                 if (bm * bk + bn * bk * ws) * 2 * stages < 220_000 and bm * bn * ws <= 128 * 256 * 2
@@ -298,27 +297,19 @@ def tiled(device, kernels):
 def mid(device, kernels):
     """65 to 512 rows: between thin and tiled."""
     for name, ws in (("qkv", 1), ("o", 1), ("gated", 2), ("down", 1)):
-        for t in (128,):
-            prologue = name in ("qkv", "gated")
-            space = [
-                DotSchedule(bm, bn, bk, swapped, prologue, split, 8, warps, stages)
-                for swapped, bm, bn in (
-                    (True, 128, 64),
-                    (True, 128, 128),
-                    (True, 64, 64),
-                    (True, 64, 128),
-                    (False, 64, 64),
-                    (False, 64, 128),
-                    (False, 128, 64),
-                    (False, 128, 128),
-                )
-                for bk in (64, 128)
-                for split in ((1,) if name == "gated" else (1, 2, 4))
-                for warps in (4, 8)
-                for stages in (3, 4)
-                if (bm * bk + bn * bk * ws) * 2 * stages < 220_000
-            ]
-            search(device, kernels, name, t, space, copies=4, keep=5)
+        prologue = name in ("qkv", "gated")
+        space = [
+            DotSchedule(bm, bn, bk, swapped, prologue, split, 8, warps, stages)
+            for swapped in (True, False)
+            for bm in (64, 128)
+            for bn in (64, 128)
+            for bk in (64, 128)
+            for split in ((1,) if name == "gated" else (1, 2, 4))
+            for warps in (4, 8)
+            for stages in (3, 4)
+            if (bm * bk + bn * bk * ws) * 2 * stages < 220_000
+        ]
+        search(device, kernels, name, 128, space, copies=4, keep=5)
 
 
 def prefill(device, kernels):
